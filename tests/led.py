@@ -83,5 +83,6 @@ def assert_evidence_first(log: list[Event], text: str) -> None:
 
 def assert_nothing_lives(cwd: Path, text: str) -> None:
     for log in logs(cwd).values():
-        members = {one["pid"] for each in of_type(log, "progress") for one in each["members"]}
+        tree = (one for each in of_type(log, "progress") for one in each.get("members", ()))
+        members = {one["pid"] for one in tree}
         assert not [pid for pid in members if is_alive(pid)], text

@@ -183,15 +183,11 @@ patience:
   proven_saving_s: 3
   proven_early_s: 12
   nobody_left_s: 4
-  dead_holder_s: 4
-  fifo_s: 4
   unknown_s: 4
   unknown_early_s: 12
   cost_most_s: 6
   network_s: 6
-  network_eval_s: 6
   poll_s: 6
-  outsider_s: 6
   longest_sleep_s: 20
   again_s: 6
   again_later_s: 6

@@ -91,8 +91,8 @@ def rows(runs: int) -> list[Row]:
         with_us, alone = in_turn(runs * 10, lambda: _start(supervised), lambda: _start(bare))
     note = f"{sorted(alone)[len(alone) // 2]:.0f} ms without us"
     return [
-        Row("one beat, in a loop", beats, "ns", 150.0),
-        Row("the hooks of one step, around nothing", hooks, "us", 2.0),
+        Row("one beat, in a loop", beats, "ns", 300.0),
+        Row("the hooks of one step, around nothing", hooks, "us", 1.2),
         Row(
             "a Python start more, torch not imported", differences(with_us, alone), "ms", 3.0, note
         ),

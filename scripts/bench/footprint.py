@@ -1,16 +1,14 @@
-"""Memory and processor time of the supervisor and the keeper beside few and many processes.
+"""Memory and processor time of the supervisor, the keeper and all helpers beside many processes.
 
     python scripts/bench/footprint.py [--processes 8 320] [--seconds 30] [--runs 3]
 
-The processes are a real tree under a real run: one in five is a rank that steps ten times a second
-through `watchdog_train.beat`, the others are its workers.
+The processes are a real tree under a real run: one in five, and at most 256, is a rank that steps
+ten times a second through `watchdog_train.beat`, the others are its workers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,10 +21,11 @@ from measured import WTRAIN, Row, bare_environment, machine, table
 TREE = """
 import os, sys, time
 count = int(sys.argv[1])
+world = max(1, min(256, -(-(count - 1) // 5)))
 import watchdog_train as wt
 
 def rank(number, workers):
-    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(count // 5 or 1))
+    os.environ.update(RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE=str(world))
     for _ in range(workers):
         if os.fork() == 0:
             time.sleep(3600)
@@ -36,19 +35,17 @@ def rank(number, workers):
         wt.beat(step)
         time.sleep(0.1)
 
-left = count - 1
-number = 0
-while left > 0:
-    workers = min(4, left - 1)
+ours = count - 1 - world
+if count == 1:
+    open("ready", "w").close()
+    rank(0, 0)
+for number in range(world):
     if os.fork() == 0:
-        rank(number, workers)
-    left -= 1 + workers
-    number += 1
+        rank(number, ours // world + (number < ours % world))
 open("ready", "w").close()
 time.sleep(3600)
 """
 BUDGETS = {8: (45.0, 0.2), 320: (45.0, 1.5)}
-TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READY_S = 60.0
 SETTLE_S = 135.0
 """Until looks are as far apart as in a calm run."""
@@ -99,10 +96,11 @@ def _once(count: int, seconds: float) -> tuple[float, float, str]:
                     raise SystemExit("the tree did not start in time")
                 time.sleep(0.1)
             time.sleep(SETTLE_S)
-            (log,) = Path(place).glob("wtrain-runs/*-*/events.jsonl")
-            events = [json.loads(line) for line in log.read_text().splitlines()]
-            keeper = next(e["keeper_pid"] for e in events if e["type"] == "attempt_launched")
-            pids = (supervisor.pid, keeper)
+            children = Path(f"/proc/{supervisor.pid}/task").glob("*/children")
+            pids = [
+                supervisor.pid,
+                *(int(pid) for one in children for pid in one.read_text().split()),
+            ]
             before, began = [_cpu_s(pid) for pid in pids], time.monotonic()
             time.sleep(seconds)
             spent = [_cpu_s(pid) - old for pid, old in zip(pids, before, strict=True)]
@@ -113,13 +111,14 @@ def _once(count: int, seconds: float) -> tuple[float, float, str]:
                 supervisor.send_signal(signal.SIGTERM)
                 time.sleep(0.5)
             supervisor.communicate(timeout=60)
-        words = f"supervisor {own[0]:.0f}, keeper {own[1]:.0f}"
+        words = f"supervisor {own[0]:.0f}, keeper {own[1]:.0f}, {len(own) - 2} helpers"
         return sum(own), share, words
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Of all its threads, finer than clock ticks."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def _own_mib(pid: int) -> float:

@@ -1,71 +1,90 @@
-"""How long the commands take that people and scripts ask often, beside a bare Python.
+"""How long the commands take that people and scripts ask often, and what a run adds to its command.
 
-    python scripts/bench/start.py [turns]
+    python scripts/bench/start.py [--turns 21] [--torchrun-turns 3]
 
 Interleaved turns, because the absolute numbers are the machine's and the differences are ours.
-`status`, `ps` read a run directory made from a golden event log.
+`status`, `ps` read a run directory made from a golden event log. The runs are of `true` and of a
+torchrun launch of two ranks; their rows are over the same command without us.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
+import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from measured import REPOSITORY, WTRAIN, Row, machine, table
+from measured import BIN, REPOSITORY, WTRAIN, Row, bare_environment, differences, machine, table
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "supervisor_died.events.jsonl"
-COMMANDS = {
+ASKED = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "wtrain --version": [WTRAIN, "--version"],
     "wtrain status": [WTRAIN, "status"],
     "wtrain status --json": [WTRAIN, "status", "--json"],
     "wtrain ps -a": [WTRAIN, "ps", "-a"],
 }
-BUDGET_MS = {"wtrain --version": 20.0, "wtrain status": 90.0}
+BUDGET_MS = {"wtrain --version": 20.0, "wtrain status": 90.0, "true": 150.0}
+RANK = "import torch.distributed as d; d.init_process_group('gloo'); d.barrier()\n"
+TORCHRUN = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2", "rank.py"]
 
 
-def rows(turns: int) -> list[Row]:
+def rows(turns: int, torchrun_turns: int) -> list[Row]:
     """Milliseconds by the clock; the processor's are what a busy machine keeps."""
     with tempfile.TemporaryDirectory() as place:
-        measured = measure(Path(place), turns)
-    return [
-        Row(name, taken, "ms", BUDGET_MS.get(name), f"CPU {sum(cpu) / len(cpu):.0f} ms")
-        for name, (taken, cpu) in measured.items()
-    ]
+        run = Path(place, "wtrain-runs", "sft-20261121-231005-a3f9", "attempts", "0001")
+        run.mkdir(parents=True)
+        shutil.copy(GOLDEN, run.parents[1] / "events.jsonl")
+        (run / "output.log").write_text("{'loss': 2.1}\n" * 1000)
+        found = [
+            Row(name, taken, "ms", BUDGET_MS.get(name), f"CPU {cpu:.0f} ms")
+            for name, (taken, cpu) in _measure(place, ASKED, turns).items()
+        ]
+    for name, command, count in (("true", ["true"], turns), ("torchrun", TORCHRUN, torchrun_turns)):
+        with tempfile.TemporaryDirectory() as place:
+            Path(place, "rank.py").write_text(RANK)
+            both = {"ours": [WTRAIN, "run", "--", *command], "alone": command}
+            (ours, cpu), (alone, _) = _measure(place, both, count).values()
+        note = f"CPU {cpu:.0f} ms; {statistics.median(alone):.0f} ms without us"
+        what, budget = f"wtrain run -- {name}, over {name}", BUDGET_MS.get(name)
+        found.append(Row(what, differences(ours, alone), "ms", budget, note))
+    return found
+
+
+def _measure(
+    place: str, commands: dict[str, list[str]], turns: int
+) -> dict[str, tuple[list[float], float]]:
+    """Wall milliseconds of every command, in turns, and the median of its CPU milliseconds."""
+    env = {**bare_environment(), "XDG_STATE_HOME": f"{place}/state"}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+    for _ in range(turns + 1):
+        for name, command in commands.items():
+            before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+            subprocess.run(command, cwd=place, env=env, capture_output=True, check=False)
+            taken_s, after = (
+                time.perf_counter() - began,
+                resource.getrusage(resource.RUSAGE_CHILDREN),
+            )
+            used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            measured[name].append((1000 * taken_s, 1000 * used_s))
+    return {
+        name: ([taken for taken, _ in each[1:]], statistics.median(used for _, used in each[1:]))
+        for name, each in measured.items()  # the first turn warms the caches
+    }
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--turns", type=int, default=21)
+    parser.add_argument("--torchrun-turns", type=int, default=3)
+    options = parser.parse_args()
     print(machine())
-    print(table(rows(int(sys.argv[1]) if len(sys.argv) > 1 else 21)))
-
-
-def measure(place: Path, turns: int) -> dict[str, tuple[list[float], list[float]]]:
-    """Wall and CPU milliseconds of every command, in turns; the first turn warms the caches."""
-    run = place / "wtrain-runs" / "sft-20261121-231005-a3f9"
-    (run / "attempts" / "0001").mkdir(parents=True)
-    shutil.copy(GOLDEN, run / "events.jsonl")
-    (run / "attempts" / "0001" / "output.log").write_text("{'loss': 2.1}\n" * 1000)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WTRAIN_")}
-    env["XDG_STATE_HOME"] = str(place / "state")
-    # Without compiled modules every start would measure the compiler.
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    measured: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in COMMANDS}
-    for turn in range(turns + 1):
-        for name, command in COMMANDS.items():
-            before, began = os.times(), time.perf_counter()
-            subprocess.run(command, cwd=place, env=env, capture_output=True, check=False)
-            after, ended = os.times(), time.perf_counter()
-            if turn:
-                taken_ms, cpu_ms = measured[name]
-                taken_ms.append(1000.0 * (ended - began))
-                used = after.children_user + after.children_system
-                cpu_ms.append(1000.0 * (used - before.children_user - before.children_system))
-    return measured
+    print(table(rows(options.turns, options.torchrun_turns)))
 
 
 if __name__ == "__main__":

@@ -142,8 +142,7 @@ def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
     found = hands.gpu_hold(100.0)
     assert (found.host, found.asked_at) == ("task1", 90.0)
     assert found.others[0].name == "task1: pid 42"
-    assert hands.gpu_trouble == "task1: it does not answer"
-    assert hands.told.short == "no file"
+    assert (hands.told.gpu_trouble, hands.told.short) == ("it does not answer", "no file")
 
 
 def test_orders_are_carried_out_once() -> None:
@@ -250,11 +249,15 @@ def test_a_launch_that_is_not_begun_is_not_gone(leader: Any) -> None:
     assert hands.sight.exit is not None
 
 
-def test_a_leader_made_anew_is_later_than_the_one_before(tmp_path: Path, leader: Any) -> None:
-    """Its agents have an attempt that it never made: they hear it, and it has them end it."""
+@pytest.mark.parametrize("lives", [True, False], ids=["it lives", "it has ended"])
+def test_a_leader_made_anew_is_later_than_the_one_before(leader: Any, lives: bool) -> None:
+    """Its agents have an attempt that it never made: they hear it, and it has them end it.
+
+    It counts on from there: agents refuse a number that they have used.
+    """
     (hands,) = leader.hands
     hands.epoch, hands._report = 0, None
-    old = msgspec.structs.replace(report(leader, attempt=4, lives=True), epoch=7)
+    old = msgspec.structs.replace(report(leader, attempt=4, lives=lives), epoch=7)
     hear(leader, old)
     assert hands.epoch == 8
     assert not hands.sight.is_heard

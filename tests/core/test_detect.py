@@ -455,3 +455,23 @@ def test_what_ends_a_step_is_no_work_of_the_silence(until: int, since: int) -> N
 
     found = judge(poll, 150)
     assert 150 - since - 1 <= found.quiet_s <= 150 - since
+
+
+@pytest.mark.parametrize(
+    ("poll", "spins"),
+    [
+        (stepped(100, cpu_s=busy), True),
+        (stepped(100, cpu_s=busy, io_bytes=lambda at: 100_000 * int(at)), False),
+        (stepped(100, cpu_s=busy, log_bytes=int), False),
+        (stepped(100, cpu_s=busy, births=int), False),
+        (lambda at: b.sample(at, b.rank(words=3), b.rank(11, 1, words=int(at)), cpu_s=at), False),
+    ],
+)
+def test_busy_is_maybe_a_live_lock_only_while_nothing_but_cpu_time_moves(
+    poll: Poll, spins: bool
+) -> None:
+    """And while all ranks are silent."""
+    found = judge(poll, 1100)
+    assert found.basis == "hard-budget"
+    assert (found.spins_s > 900) is spins
+    assert spins or not found.spins_s

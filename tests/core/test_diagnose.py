@@ -426,4 +426,4 @@ def test_memory_that_somebody_else_holds_is_no_want_of_ours(others):
         assert "not this training alone" in because(found)
         assert remedies[0] == "plain-retry"
     else:
-        assert remedies == ["allocator-expandable", "memory-relief", "batch-halve-accumulate"]
+        assert remedies == ["allocator-expandable", "batch-halve-accumulate"]

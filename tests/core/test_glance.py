@@ -18,7 +18,7 @@ from watchdog_train.evidence.bundle import (
 )
 from watchdog_train.evidence.joint import answer
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.evidence.text.bring import read_whole
+from watchdog_train.evidence.text.bring import evidence_from, read_whole
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source
 from watchdog_train.explain.because import judge
@@ -120,7 +120,9 @@ def test_a_bundle_of_several_machines_is_read_as_one(tmp_path):
     told = answer(request)
     assert told.explanation is not None
     whole = read_whole(folder)
+    diagnosed, _ = evidence_from([str(folder)])
     assert [one.rank for one in whole.evidence.processes] == [0, 1]
+    assert [one.rank for one in diagnosed.processes] == [0, 1], "wtrain diagnose"
     assert [(one.name, one.hostname, one.ranks) for one in whole.machines] == [
         ("", "n0", (0,)),
         ("node1", "n1", (1,)),

@@ -93,7 +93,7 @@ def test_codes_and_times(name: str) -> None:
     assert pod["restartPolicy"] == "Never"
     assert container.get("terminationMessagePath", str(KUBELETS)) == str(KUBELETS)
     stopping = Stopping()
-    needs_s = stopping.grace_s + stopping.hang_grace_s + stopping.helpers_s + KILL_S
+    needs_s = stopping.grace_s + 2 * stopping.hang_grace_s + KILL_S
     needs_s += stopping.ask_s
     assert pod["terminationGracePeriodSeconds"] >= needs_s + 30
     for which in ("startupProbe", "livenessProbe", "readinessProbe"):

@@ -9,11 +9,22 @@ import msgspec
 from tests.core import builders as b
 from tests.core.test_guilty import began, look, training
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Record
+from watchdog_train.core.actions import Record, Several, StartEvidence, StartJoint, TreeSight
+from watchdog_train.core.answers import ASKED_FIRST, bring_home
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.job.machines import hear
-from watchdog_train.core.model import Member, ProcessId, RunProgress, Why
+from watchdog_train.core.job.machines import explain_together, hear
+from watchdog_train.core.model import (
+    Member,
+    ProcessId,
+    RunProgress,
+    Why,
+    together,
+)
+from watchdog_train.core.model.explanation import CollectiveWait, Computing, Standstill, Who
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.suspect import watch
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
 from watchdog_train.report.job_text import led_by, machine_cells, machines_now
@@ -109,3 +120,80 @@ def test_an_agent_is_no_run_of_its_own() -> None:
     both = runs_text([(leader, LIVE), (agent, LIVE)]).splitlines()
     assert len(both) == 2
     assert "agent, running" in runs_text([(agent, LIVE)])
+
+
+HOSTS = ("", *(f"node{number}" for number in range(1, ASKED_FIRST + 4)))
+ROOT = HOSTS[-1]
+
+
+def everywhere(event: Any, hosts: tuple[str, ...] = HOSTS) -> tuple[e.AnyEvent, ...]:
+    """The same event of each machine."""
+    return tuple(msgspec.structs.replace(event, where=host) for host in hosts)
+
+
+def asked(state: State, now: float = 3.0) -> tuple[str, ...]:
+    """The machines whose evidence is asked for at that moment."""
+    sights = tuple(TreeSight(sample=together((), at=now, host=host)) for host in HOSTS)
+    seen = msgspec.structs.replace(b.observation(b.sample(now)), trees=sights)
+    action = bring_home(seen, state, Policy(), {})
+    actions = action.actions if isinstance(action, Several) else (action,)
+    return tuple(one.host for one in actions if isinstance(one, StartEvidence))
+
+
+def hung() -> State:
+    """Ranks of all machines wait in a collective, but for one, which computes."""
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
+    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
+    joined = e.TaskJoined(task=b.node_task(0, None, tasks=len(HOSTS)))
+    quiet = Verdict(kind="suspect", basis="quiet", why=Why("unknown"))
+    suspected = e.Suspected(basis="quiet", phase="train", ranks=(), age_s=9.0, why=quiet.why)
+    state = b.fold((b.RUN_STARTED, joined, launching, *everywhere(launched), suspected))
+    sights = []
+    for host in HOSTS:
+        doing = Computing() if host == ROOT else CollectiveWait(op="barrier")
+        told = msgspec.structs.replace(
+            b.explained(), root=Standstill(who=Who(pid=1, role="rank", rank=1), doing=doing)
+        )
+        found = b.result("look", explanation=told)
+        sights.append(TreeSight(sample=together((), at=1.0, host=host), look=found))
+    seen = b.observation(b.sample(1.0), quiet)
+    looked = watch(msgspec.structs.replace(seen, trees=tuple(sights)), state, Policy(), {})
+    assert isinstance(looked, Record)
+    for event in (*looked.events, b.stall(), b.collecting()):
+        state = evolve(state, msgspec.structs.replace(event, mono=2.0, attempt=1))
+    return state
+
+
+def test_the_machines_of_the_root_are_asked_first() -> None:
+    """And some of the others; what the rest has not sent in time holds nothing up."""
+    state = hung()
+    first = asked(state)
+    assert set(first) == {ROOT, *HOSTS[: ASKED_FIRST - 1]}
+    for event in everywhere(b.collected(), first):
+        state = evolve(state, event)
+    rest = asked(state)
+    assert set(rest) == set(HOSTS) - set(first)
+    for event in everywhere(b.collected(), rest[:1]):
+        state = evolve(state, event)
+    limit_s = Policy().evidence.total_s
+    assert asked(state, 1.9 + limit_s) == rest[1:]
+    seen = b.observation(b.sample(2.0 + limit_s))
+    late = bring_home(seen, state, Policy(), {})
+    assert isinstance(late, Record)
+    assert [(event.host, event.captured) for event in late.events] == [(h, 0) for h in rest[1:]]
+    for event in (*late.events, *everywhere(b.exited(None, signal=9)), *everywhere(e.TreeGone())):
+        state = evolve(state, event)
+    assert state.stalls[0].collected
+    joint = explain_together(seen, state, Policy())
+    assert isinstance(joint, StartJoint)
+    assert joint.bundles[0] == state.stalls[0].dir, "whose folder gets the explanation"
+
+
+def test_the_machine_that_has_failed_is_asked_first() -> None:
+    """After a crash nobody has looked before."""
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
+    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
+    failed = everywhere(b.exited(1), (ROOT,))
+    collecting = b.collecting(why="crash")
+    state = b.fold((b.RUN_STARTED, launching, *everywhere(launched), *failed, collecting))
+    assert set(asked(state)) == {ROOT, *HOSTS[: ASKED_FIRST - 1]}

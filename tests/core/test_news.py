@@ -54,11 +54,36 @@ def test_no_news_of_an_attempt_that_is_over() -> None:
     assert tell(b.running(b.exited(), e.TreeGone()), b.rank(words=2)) == []
 
 
-@pytest.mark.parametrize(("at", "count"), [(29.0, 0), (31.0, 1)])
-def test_progress_is_sampled(at: float, count: int) -> None:
-    """A census every half minute, however many steps there are."""
-    told = tell(b.running(), b.rank(words=2))
-    assert len(tell(fold(told), b.rank(words=900), at=at)) == count
+@pytest.mark.parametrize(
+    ("before", "at", "count"),
+    [(0, 29, 0), (0, 31, 1), (6000, 6055, 0), (6000, 6065, 1), (600_000, 600_245, 1)],
+)
+def test_progress_is_sampled(before: float, at: float, count: int) -> None:
+    """Every half minute, however many steps there are, and less often in a long run."""
+    state = fold(tell(b.running(), b.rank(words=2)))
+    state = msgspec.structs.replace(state, progress_mono=before)
+    assert len(tell(state, b.rank(words=900), at=at)) == count
+
+
+def test_a_tree_is_recorded_when_it_has_changed() -> None:
+    """The same processes in every event would be gigabytes a week of a large training."""
+    state = fold(tell(b.running(), b.rank(words=2)))
+    (same,) = tell(state, b.rank(words=3), at=40.0)
+    assert isinstance(same, e.Progress)
+    assert same.members is msgspec.UNSET
+    assert fold(tell(b.running(), b.rank(words=2)), [same]).members == state.members != ()
+    (other,) = tell(state, b.rank(words=3), b.member(20, "worker"), at=40.0)
+    assert isinstance(other, e.Progress)
+    assert len(other.members or ()) == 2
+
+
+def test_ranks_that_change_together_are_one_event() -> None:
+    """All enter an evaluation: hundreds of events a time would be most of the log."""
+    state = fold(tell(b.running(), b.rank(words=2), b.rank(11, 1, words=2)))
+    into = (b.rank(11, 1, words=2, phase="eval"), b.rank(words=2, phase="eval"))
+    (progress,) = tell(state, *into, at=6.0)
+    assert isinstance(progress, e.Progress)
+    assert {one.phase for one in progress.ranks} == {"eval"}
 
 
 @pytest.mark.parametrize(("at", "count"), [(9.0, 0), (11.0, 1)])

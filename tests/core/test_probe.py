@@ -207,7 +207,7 @@ def test_files_that_do_not_answer_are_no_death(
     run = create(place.folder / "wtrain-runs", "sft")
     go_on = threading.Event()
     monkeypatch.setattr(probe, "ANSWER_S", 0.05)
-    monkeypatch.setattr(probe, "_is_held", lambda _run: go_on.wait(20))
+    monkeypatch.setattr("watchdog_train.store.lock.is_held", lambda _run: go_on.wait(20))
     try:
         code, words = said(capsys, run.run_id)
         assert (code, "do not answer" in words) == (0, True)

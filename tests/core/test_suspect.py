@@ -32,6 +32,7 @@ LIMITS_S: dict[PatienceRow, float | None] = {
     "sleep": None,
     "stopped": None,
     "input": None,
+    "live-lock": None,
 }
 
 
@@ -410,6 +411,46 @@ def test_busy_over_the_hard_budget_is_dumped_and_said_and_no_more() -> None:
     assert event(ask(state, busy)) == e.Noticed(kind="busy", pids=(), why=said("quiet"))
     state = b.running(suspected("hard-budget"), noticed("busy"))
     assert ask(state, busy, 1e6) is None
+
+
+def spinning(row: PatienceRow, limit: float | None, *, odd: int = 0) -> list[e.AnyEvent]:
+    """What is recorded of a busy job; sample number `odd` finds something else."""
+    state = b.running(suspected("hard-budget", age_s=0.0), noticed("busy"))
+    found: list[e.AnyEvent] = []
+    samples = 0
+    loop = x.Computing(asks=LINE)
+    for at in range(1, 3600):
+        verdict = quiet("hard-budget", spins_s=float(at), quiet_s=0.0)
+        action = ask(state, verdict, float(at))
+        if isinstance(action, StartLook):
+            samples += 1
+            told = patience("at-work" if samples == odd else row, loop)
+            told = msgspec.structs.replace(told, limit_s=limit)
+            action = ask(state, verdict, float(at), look=b.result(patience=told))
+        if isinstance(action, Record):
+            state = then(state, action.events[-1], float(at))
+            found.append(action.events[-1])
+            if isinstance(found[-1], e.StallDeclared):
+                break
+    return found
+
+
+def test_a_live_lock_is_said_after_20_samples_and_a_stall_where_it_may_be_one() -> None:
+    *looks, notice = spinning("live-lock", None)
+    assert len(looks) == 20
+    assert isinstance(notice, e.Noticed)
+    assert (notice.kind, notice.why.because[-1].count) == ("live-lock", 20)
+    *_, last_look, stall = spinning("live-lock", 900.0)
+    assert isinstance(stall, e.StallDeclared)
+    assert isinstance(last_look, e.Looked), "no stall by an old sample"
+    assert (stall.basis, last_look.times) == ("live-lock", 21)
+
+
+def test_one_sample_that_finds_something_else_begins_the_count_anew() -> None:
+    events = spinning("live-lock", 900.0, odd=20)
+    times = [event.times for event in events if isinstance(event, e.Looked)]
+    assert times[:22] == [*range(1, 20), 1, 1, 2]
+    assert spinning("at-work", 900.0)[-1].patience.row == "at-work"
 
 
 def test_busy_waits_for_a_collection_that_nobody_wants_any_more() -> None:

@@ -147,12 +147,6 @@ def test_every_progress_word_counts(word: int) -> None:
     assert memory.ranks[0].changed_at == 5.0
 
 
-def test_the_pulse_is_no_progress() -> None:
-    """A thread that lives says nothing of the training."""
-    memory = track(b.sample(0.0, b.rank(pulse=1)), b.sample(5.0, b.rank(pulse=6)))
-    assert memory.ranks[0].changed_at == 0.0
-
-
 @pytest.mark.parametrize(
     "seam", [{"phase": "eval"}, {"phase_entries": 2}], ids=["another phase", "entered again"]
 )

@@ -13,13 +13,12 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record, Sleep, StartEvidence
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.model import CheckpointRef, RankEnd, Sample, said
+from watchdog_train.core.model import RankEnd, Sample, said
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
-from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.notices import notice_rows, notices_object, unsaved_why
+from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.why_text import why_text
 
 
@@ -120,37 +119,3 @@ def test_a_sleep_is_said_once_and_the_next_one_again() -> None:
     assert notice_rows(state)[0][1].startswith("the machine slept")
     alive = b.observation(b.sample(501.0, b.rank(words=4)), Verdict(kind="alive"))
     assert watch(alive, state, Policy(), {}) is None  # no silence that could be over
-
-
-SINCE = [
-    (1700.0, None, False, None),
-    (1900.0, None, False, "all since its beginning is lost"),
-    (1900.0, None, True, "trained since is lost"),
-    (9000.0, 100.0, True, None),
-    (9000.0, 2000.0, False, "trained since is lost"),
-]
-
-
-@pytest.mark.parametrize(("trained_s", "saved_s", "resumed", "words"), SINCE)
-def test_training_without_a_save_for_long_is_said(
-    trained_s: float, saved_s: float | None, resumed: bool, words: str | None
-) -> None:
-    """Half an hour of training, not of the run, and not where a save has ended since."""
-    state = b.running(e.FirstStep(rank=0, pid=b.ROOT, step=1, after_s=50.0))
-    attempt = state.attempts[0]
-    if resumed:
-        used = CheckpointRef(path="/o", format="hf", step=7, how_checked="quick")
-        plan = msgspec.structs.replace(attempt.plan, checkpoint=used)
-        attempt = msgspec.structs.replace(attempt, plan=plan)
-        state = msgspec.structs.replace(state, attempts=(attempt,))
-    saved = None
-    if saved_s is not None:
-        saved = NewestCheckpoint(path="/o", format="hf", step=9, saved_at=1e6 - saved_s)
-    mono = attempt.launching_mono + 50.0 + trained_s
-    live = Live(at=1e6, mono=mono, supervisor_alive=True, checkpoint=saved)
-    told = unsaved_why(state, live)
-    assert (told is None) is (words is None)
-    if words is not None:
-        assert words in why_text(told)
-        assert ("Notice", why_text(told)) in notice_rows(state, live)
-        assert notices_object(state, live)[-1]["kind"] == "unsaved"

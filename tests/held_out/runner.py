@@ -226,7 +226,7 @@ def _without_grounds(case: dict[str, Any], screens: Screens) -> list[str]:
     ids = {remedy["id"] for kind in ("remedies", "user_fixes") for remedy in catalogue[kind]}
     said = screens.show + screens.live
     # They change nothing, save lost work whatever the cause, or are a word of every text.
-    free = {"plain-retry", "none-user-fix", "save-sooner", "cpu", *case.get("remedies", [])}
+    free = {"plain-retry", "none-user-fix", "save-sooner", *case.get("remedies", [])}
     found = [name for name in sorted(ids - free) if _is_named(name, said)]
     return found + ["make permanent"] * ("make permanent" in said)
 

@@ -76,7 +76,6 @@ patience:
   unknown_early_s: 10
   cost_most_s: 8
   poll_s: 8
-  outsider_s: 8
   again_s: 8
 stopping: {hang_grace_s: 1, outlive_s: 3}
 recovery: {backoff_first_s: 0.2}

@@ -13,7 +13,6 @@ import pytest
 
 from tests.checkpoint_samples import look
 from tests.client_runs import Training, plain_environment, run_script
-from tests.support import wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_slots
 
@@ -534,65 +533,3 @@ def test_killed_in_the_middle_of_a_save(training: Training, how: str, tmp_path: 
     training.resume = None
     assert first == 4
     assert training.json(CUT, "") == [0, resumed]
-
-
-BUILDING = """
-import sys
-import lightning.pytorch as pl
-
-class Parent(pl.LightningModule):
-    def __init__(self, width=8):
-        super().__init__()
-        self.save_hyperparameters()
-        print("inside", flush=True)
-        sys.stdin.readline()
-
-class Child(Parent):
-    def __init__(self, width=9, depth=3):
-        super().__init__(width)
-        self.save_hyperparameters()
-
-class Data(pl.LightningDataModule):
-    def __init__(self, folder="data"):
-        super().__init__()
-        self.save_hyperparameters()
-
-class Experiment:
-    def __init__(self):
-        self.module, self.data = Child(depth=4), Data()
-
-made = Experiment()
-print(dict(made.module.hparams), dict(made.data.hparams), flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.mark.slow
-def test_building_a_module_is_a_place(training: Training) -> None:
-    """From its base until the last __init__ of the class is left; what Lightning reads of the
-    frames stays as it is without us."""
-    (training.root / "alone").mkdir()
-    alone = run_script(training.root / "alone", BUILDING, env=plain_environment())
-    process = training.start(BUILDING)
-    try:
-        assert process.stdout is not None
-
-        def places() -> dict[str, bool]:
-            noted = [one for note in training.all_notes() for one in note["milestones"]]
-            return {
-                one["name"].removeprefix("build "): one["end"] is not None
-                for one in noted
-                if one["name"].startswith("build ")
-            }
-
-        assert process.stdout.readline() == "inside\n"
-        wait_until(lambda: places() == {"LightningModule": False}, 10, "it is being built")
-        process.stdin.write("\n")  # type: ignore[union-attr]
-        process.stdin.flush()  # type: ignore[union-attr]
-        said = process.stdout.readline()
-        built = {"LightningModule": True, "LightningDataModule": True}
-        wait_until(lambda: places() == built, 10, "both have been built")
-    finally:
-        process.communicate("\n", timeout=20)
-    assert said in alone.stdout, (said, alone.stdout)
-    assert "'depth': 4" in said

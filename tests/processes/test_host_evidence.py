@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.doctor.machine import answer, described
+from watchdog_train.doctor.machine import answer, described, reading_of
 from watchdog_train.evidence import kernel_log
 from watchdog_train.system import cgroup, current
 
@@ -106,7 +106,7 @@ def test_a_look_at_gpus_that_hangs_is_ended_in_time():
     """A driver without its GPU never answers."""
     started = time.monotonic()
     done = answer([sys.executable, "-c", "import time; time.sleep(600)"], 0.3)
-    (check,) = described(done, current())
+    (check,) = described(reading_of(done), current())
     assert "no answer" in check.says
     assert time.monotonic() - started < 5
 
@@ -114,10 +114,10 @@ def test_a_look_at_gpus_that_hangs_is_ended_in_time():
 def test_a_look_at_gpus_tells_devices():
     """One reading as JSON becomes a line a device; anything else is a problem in words."""
     code = 'print(\'{"devices": [{"index": 0, "name": "H100"}]}\')'
-    (check,) = described(answer([sys.executable, "-c", code], 20.0), current())
+    (check,) = described(reading_of(answer([sys.executable, "-c", code], 20.0)), current())
     assert (check.name, check.says) == ("GPU 0", "H100")
-    (nothing,) = described(answer([sys.executable, "-c", "print(9)"], 20.0), current())
-    assert "NVML told nothing" in nothing.says
+    nothing = reading_of(answer([sys.executable, "-c", "print(9)"], 20.0))
+    assert nothing.problem == "NVML told nothing"
 
 
 @given(

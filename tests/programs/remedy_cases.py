@@ -7,7 +7,6 @@ Ordinary code, a function for each case. What only a GPU can do is simulated, an
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
 import socket
@@ -260,42 +259,6 @@ def raise_ddp_timeout() -> None:
     torch.distributed.barrier()
     train(DataLoader(Rows(), 2))
     torch.distributed.destroy_process_group()
-
-
-class Kept:
-    """Memory that only the garbage collector gives back."""
-
-    alive = 0
-
-    def __init__(self) -> None:
-        self.me = self
-        Kept.alive += 1
-        if Kept.alive > 40:
-            raise MemoryError("40 of them are too many")
-
-    def __del__(self) -> None:
-        Kept.alive -= 1
-
-
-class Leaking(torch.nn.Linear):
-    """Makes garbage in cycles."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        Kept()
-        return super().forward(x)
-
-
-def memory_relief() -> None:
-    gc.disable()
-    train(DataLoader(Rows(100), 1), Leaking(4, 1))
-
-
-def cpu() -> None:
-    """Simulated: a GPU that is there and never answers."""
-    there = "CUDA_VISIBLE_DEVICES" not in os.environ or os.environ["CUDA_VISIBLE_DEVICES"] == "0"
-    if there:
-        sleep_for_ever()
-    train(DataLoader(Rows(), 2))
 
 
 # -- What is trained -------------------------------------------------------------------------------

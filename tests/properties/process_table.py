@@ -28,7 +28,7 @@ from watchdog_train.supervisor.hands.tree import ProcessTree
 
 SCOPE = "host/boot/"
 STOP, CONT, TERM, KILL = 19, 18, 15, 9
-STOPPING = Stopping(hang_grace_s=1.0, helpers_s=1.0)
+STOPPING = Stopping(hang_grace_s=1.0)
 MOST_TURNS = 4000
 
 Kind = Literal["spawn", "hidden", "helper", "deaf", "end", "look", "bystander", "reuse"]

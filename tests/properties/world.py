@@ -70,7 +70,6 @@ def policy(**recovery: Any) -> Policy:
             ask_s=8.0,
             ask_most_s=20.0,
             hang_grace_s=2.0,
-            helpers_s=2.0,
             outlive_s=4.0,
         ),
         recovery=Recovery(backoff_first_s=2.0, backoff_cap_s=16.0, **recovery),

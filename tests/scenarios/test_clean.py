@@ -22,6 +22,10 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_paths import runs_in
+from watchdog_train.supervisor.start import remove_succeeded
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -187,6 +191,18 @@ def test_old_directories_of_agents_go_with_the_runs(tmp_path: Path) -> None:
     (older,) = set(place.glob("true-*")) - {(place / "latest").resolve()}
     found = run_wtrain("clean", "--json", "--keep-last", "1", cwd=tmp_path).json()["leftovers"]
     assert [row["what"] for row in found if row["kind"] == "run"] == [str(older)]
+
+
+def test_an_agent_removes_what_it_has_left_of_runs_that_succeeded(tmp_path: Path) -> None:
+    """Not what failed, and nothing of another task."""
+    place = tmp_path / "wtrain-runs/.agents"
+    for name, command in (("a-node1", "true"), ("a-node1", "false"), ("a-node2", "true")):
+        run_wtrain("run", "--runs-dir", str(place), "--name", name, "--", command, cwd=tmp_path)
+    remove_succeeded(place, "a-node1")
+    left = [run.name for run in runs_in(place)]
+    assert left == ["a-node1", "a-node2"]
+    (failed, _) = runs_in(place)
+    assert replay(read_events(failed.events).events).outcome != "succeeded"
 
 
 def test_a_bad_time_is_refused(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def started(tmp_path: Path, **env: str) -> Iterator[tuple[RunningWtrain, dict[st
     """A run whose script has started them all; at the end nobody of them is left."""
     config = write_fast_config(tmp_path)
     patterns = "  leave: [please-leave]\n  take: [please-take]\n"
-    text = config.read_text().replace("stopping:\n", f"stopping:\n  helpers_s: 0.2\n{patterns}")
+    text = config.read_text().replace("stopping:\n", f"stopping:\n{patterns}")
+    text = text.replace("hang_grace_s: 1", "hang_grace_s: 0.2")
     config.write_text(text.replace("recovery:\n", "recovery:\n  checkpoints: [saves]\n"))
     name = f"/wt-{uuid.uuid4().hex[:12]}"
     older = SemLock(1, 1, 1, f"{name}-older", False)

@@ -19,6 +19,7 @@ from tests.support import (
     is_alive,
     program_command,
     run_wtrain,
+    sentence,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -99,6 +100,79 @@ def test_an_announced_silence(tmp_path: Path) -> None:
         one["progress"]["step"] for one in run.of_type("progress") if one["seq"] < first["seq"]
     ]
     assert max(filter(None, steps)) == 30, run.describe()
+
+
+LOCKS = """
+import os, threading, time
+import watchdog_train as wt
+ready = threading.Event()
+def metric(until, total=0):
+    while time.monotonic() < until:
+        for number in range(100_000):
+            total += number * number % 7
+def wait_for_nobody():
+    while not ready.is_set():
+        pass
+first = not os.path.exists("locked")
+for step in range(1, 61):
+    wt.beat(step, 60)
+    time.sleep(0.05)
+    if step == 30 and first:
+        metric(time.monotonic() + 20)
+    if step == 50 and first:
+        open("locked", "w").close()
+        wait_for_nobody()
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_live_lock_ends_and_a_metric_that_takes_as_long_does_not(tmp_path: Path) -> None:
+    """Both keep one core busy, in one function, over the hard limit; with shortened limits."""
+    config = write_fast_config(tmp_path)
+    short = config.read_text().replace("busy_s: 600", "busy_s: 4\n  learnt_hard_floor_s: 4")
+    config.write_text(short.replace("patience:\n", "patience:\n  live_lock_s: 8\n"))
+    script = tmp_path / "train.py"
+    script.write_text(LOCKS)
+    options = ("--config", str(config), "--", sys.executable, str(script))
+    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=200).check(0)
+    stall = run.only("stall_declared")
+    assert stall["basis"] == "live-lock", run.describe()
+    assert "wait_for_nobody (train.py:10)" in stall["why"]["because"][-1]["names"]
+    assert [one["kind"] for one in run.of_type("noticed")].count("live-lock") == 1
+
+
+HELD = """
+import ctypes, os, time
+import watchdog_train as wt
+first = not os.path.exists("held")
+for step in range(1, 41):
+    wt.beat(step, 40)
+    time.sleep(0.05)
+    if step == 30 and first:
+        open("held", "w").close()
+        if ctypes.CDLL(None).vfork() == 0:
+            time.sleep(1000)
+            os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="state D by Linux's vfork")
+@pytest.mark.timeout(240)
+def test_a_wait_in_the_kernel_is_said_first_and_ended_when_it_lasts(tmp_path: Path) -> None:
+    """A real state D, of a parent in vfork; with limits of 4 and 12 s instead of 5 and 15 min."""
+    config = write_fast_config(tmp_path)
+    short = "detection:\n  stuck_s: 4\n  stuck_stall_s: 12\n"
+    config.write_text(config.read_text().replace("detection:\n", short))
+    script = tmp_path / "train.py"
+    script.write_text(HELD)
+    options = ("--config", str(config), "--", sys.executable, str(script))
+    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=200).check(0)
+    stall = run.only("stall_declared")
+    assert stall["basis"] == "uninterruptible", run.describe()
+    (notice,) = [one for one in run.of_type("noticed") if one["kind"] == "uninterruptible"]
+    assert stall["mono"] - notice["mono"] > 4
+    assert "in the kernel (state D)" in sentence(notice["why"])
+    assert f"pid {notice['pids'][0]}" in sentence(notice["why"])
 
 
 def test_waiting_for_a_person(tmp_path: Path) -> None:

@@ -48,7 +48,6 @@ LOADED: dict[str, Check] = {
     "file-system-sharing": lambda facts: facts["sharing"] == "file_system",
     "num-proc-none": lambda facts: facts["map_in_process"] is True,
     "omp-1": lambda facts: facts["threads"] == 1 and env("OMP_NUM_THREADS", "1")(facts),
-    "memory-relief": lambda facts: True,
     "tokenizers-off": env("TOKENIZERS_PARALLELISM", "false"),
     "hf-offline": env("HF_HUB_OFFLINE", "1"),
     "hub-timeouts": env("HF_HUB_ETAG_TIMEOUT", "30"),
@@ -60,7 +59,6 @@ LOADED: dict[str, Check] = {
     "nccl-socket-ifname": lambda facts: facts["environment"]["NCCL_SOCKET_IFNAME"][:3] == "^lo",
     "allocator-expandable": env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
     "launch-blocking": env("CUDA_LAUNCH_BLOCKING", "1"),
-    "cpu": lambda facts: facts["mps_or_cuda"] is False and env("CUDA_VISIBLE_DEVICES", "")(facts),
 }
 """Settings that can be in effect together, in every framework."""
 
@@ -165,8 +163,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "wandb-offline": (HANGS, {}),
     "no-compile": (HANGS, {}),
     "compile-threads-1": (HANGS, {}),
-    "memory-relief": (CRASHES, {"every": 10}),
-    "cpu": (HANGS, {}),
     "batch-halve-accumulate": (CRASHES, {}),
 }
 """What the training of tests/programs/remedy_cases.py does without the remedy, and parameters that
@@ -425,7 +421,6 @@ def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
     config = write_fast_config(tmp_path)
     command = program_command("remedy_cases.py", "batch-halve-accumulate")
     options = ("--config", str(config), "--without", "allocator-expandable")
-    options += ("--without", "memory-relief")
     run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, timeout_s=160).check(1)
     line = last_line(run.stderr, "wtrain: to go on: ").removeprefix("wtrain: to go on: ")
     wanted = "--with batch-halve-accumulate --allow batch-halve-accumulate"

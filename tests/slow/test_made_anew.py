@@ -38,7 +38,7 @@ def lose(node: RunningWtrain, cwd: Path, number: int) -> None:
     """As a pod or a machine that is gone: nothing of it can be asked for anything any more."""
     log = logs(cwd)[number]
     (launched,) = [one for one in of_type(log, "attempt_launched") if not one.get("host")]
-    members = [one for each in of_type(log, "progress") for one in each["members"]]
+    members = [one for each in of_type(log, "progress") for one in each.get("members", ())]
     own = {one["pid"] for one in members if not one.get("host")}
     for pid in (node.process.pid, launched["keeper_pid"], *own):
         os.kill(pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.core.model import CheckpointFinding, Survey
 from watchdog_train.errors import WtrainError
+from watchdog_train.report.words import clean, columns
 
 _WORDS = {True: "whole", False: "partial", None: "unknown"}
 
@@ -76,11 +77,7 @@ def _table(found: Survey, directory: str) -> list[str]:
         return [f"no checkpoints below {directory}"]
     rows = [("path", "format", "step", "state", "why")]
     rows += [_row(finding) for finding in found.findings]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join([*(row[column].ljust(widths[column]) for column in range(4)), row[4]]).rstrip()
-        for row in rows
-    ]
+    lines = columns(rows)
     best = found.newest_whole
     if best is None:
         return [*lines, "none of them is known to be whole"]
@@ -92,14 +89,9 @@ def _table(found: Survey, directory: str) -> list[str]:
 def _row(finding: CheckpointFinding) -> tuple[str, str, str, str, str]:
     step = "-" if finding.step is None else str(finding.step)
     return (
-        _printable(finding.path),
+        clean(finding.path),
         finding.format,
         step,
         _WORDS[finding.whole],
-        _printable(f"{finding.said} ({finding.how_checked})"),
+        clean(f"{finding.said} ({finding.how_checked})"),
     )
-
-
-def _printable(text: str) -> str:
-    """File names are untrusted: no escape sequence of theirs reaches the terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

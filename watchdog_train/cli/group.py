@@ -5,12 +5,9 @@ Must not import a command: `wtrain --help` is written from the table alone.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
-import shutil
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import click
 
@@ -20,8 +17,7 @@ Section = Literal["Run", "Look", "Understand", "Prepare"]
 SECTIONS: tuple[Section, ...] = ("Run", "Look", "Understand", "Prepare")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRow:
+class CommandRow(NamedTuple):
     """One command of the table."""
 
     section: Section
@@ -113,9 +109,13 @@ class WtrainGroup(click.Group):
 
 
 def _meant(args: list[str]) -> str:
+    import difflib
+
     near = difflib.get_close_matches(args[0], list(COMMANDS), n=1)
     if near:
         return f"; did you mean 'wtrain {near[0]}'?"
+    import shutil
+
     if os.path.exists(args[0]) or shutil.which(args[0]):
         words = " ".join(args)
         return f"; did you mean 'wtrain run -- {words[:120]}'?"

@@ -9,9 +9,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from watchdog_train.report import words
 from watchdog_train.store.run_paths import TIMES_SUFFIX, RunDirectory
@@ -32,8 +33,7 @@ _DANGEROUS = re.compile(
 StreamName = Literal["output", "stdout", "stderr"]
 
 
-@dataclass(frozen=True, slots=True)
-class LogStream:
+class LogStream(msgspec.Struct, frozen=True):
     """One captured stream of an attempt."""
 
     name: StreamName

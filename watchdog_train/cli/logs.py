@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import click
 import msgspec
@@ -30,18 +28,19 @@ from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
 from watchdog_train.report.words import listed
-from watchdog_train.store.lock import is_held
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.hands.records import gives_ranks_streams
 from watchdog_train.supervisor.tail import Tail
-from watchdog_train.trusted_files import names, open_read
+from watchdog_train.trusted_files import names
+
+if TYPE_CHECKING:
+    from watchdog_train.cli.watching import EventWatch
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
 """Whether the run has ended is asked this often while nothing is written."""
 FOLLOW_LINES = 20
-LAST_EVENT_BYTES = 64 << 10
 
 
 @click.command(short_help="Show the output of a run.")
@@ -179,8 +178,7 @@ def _ranks_of(run: RunDirectory) -> set[int]:
     return ranks
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """Whose output is shown."""
 
     folder: str = ""
@@ -270,7 +268,7 @@ def _sources(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]
     if rank is None:
         return streams_of(folder)
     if out.part.is_rank:
-        return tuple(replace(stream, of_rank=True) for stream in streams_of(folder))
+        return tuple(msgspec.structs.replace(stream, of_rank=True) for stream in streams_of(folder))
     own = rank_streams_of(folder, rank)
     # Where ranks have files, one without has written nothing: what others say of it is not its.
     return own or (() if has_rank_files(folder) else streams_of(folder))
@@ -306,7 +304,9 @@ def _followed(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...
 
 
 def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
-    attempt = 0
+    from watchdog_train.cli.watching import EventWatch
+
+    watch, attempt = EventWatch(run), 0
     followed: dict[str, tuple[LogStream, Tail]] = {}
     looked = ended = 0.0
     first = True
@@ -336,54 +336,25 @@ def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
         if now - looked >= LOOK_EVERY_S:
             looked = now
             # One more pass over the files after the end: the last words come just before it.
-            ended = now if _has_ended(run, attempt) else 0.0
+            ended = now if _has_ended(watch, run) else 0.0
         time.sleep(0.0 if ended else POLL_S)
 
 
-def _has_ended(run: RunDirectory, attempt: int) -> bool:
+def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
     """Whether nothing will be written any more; says so where nobody saw the end."""
-    if _last_type(run.events) == "run_finished":
+    from watchdog_train.system import current
+
+    watch.new()
+    attempt = watch.state.attempt
+    if watch.state.finished:
         return True
-    if is_held(run.lock) is not False or not attempt:
+    if not watch.lost or attempt is None:
         return False
-    if not (run.attempt(attempt) / "exit.json").exists() and _keeper_lives(run.attempt(attempt)):
+    unseen = not (run.attempt(attempt.attempt) / "exit.json").exists()
+    if unseen and attempt.keeper is not None and current().is_alive(attempt.keeper) is not False:
         return False
     click.echo(
         f"wtrain: the training has ended and its supervisor is dead: wtrain adopt {run.run_id}",
         err=True,
     )
     return True
-
-
-class _Typed(msgspec.Struct):
-    type: str
-
-
-def _last_type(events: Path) -> str | None:
-    """The type of the newest event, without reading the log; words to others come after an end."""
-    try:
-        with open_read(events) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - LAST_EVENT_BYTES))
-            lines = file.read(LAST_EVENT_BYTES).split(b"\n")
-        types = (msgspec.json.decode(line, type=_Typed).type for line in reversed(lines[:-1]))
-        return next((name for name in types if name != "notified"), None)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-class _Keeper(msgspec.Struct):
-    keeper_pid: int
-    keeper_start: int
-
-
-def _keeper_lives(attempt_dir: Path) -> bool:
-    from watchdog_train.core.model import ProcessId
-    from watchdog_train.system import current
-    from watchdog_train.whole_files import read_json
-
-    keeper = read_json(attempt_dir / "keeper.json", _Keeper, cap_bytes=1 << 16)
-    if keeper is None:
-        return False
-    who = ProcessId(keeper.keeper_pid, keeper.keeper_start)
-    return current().is_alive(who) is not False

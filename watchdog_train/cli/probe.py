@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from watchdog_train.cli.options import Time, json_option, run_argument, runs_dir_option
+from watchdog_train.core.notices.vitals import BLIND_S, Answer, Probe, Vitals, answer
 from watchdog_train.errors import WtrainError
 from watchdog_train.trusted_files import open_read
 
 if TYPE_CHECKING:
-    from watchdog_train.core.notices.vitals import Answer, Probe, Vitals
     from watchdog_train.store.registry import LiveRun
     from watchdog_train.store.run_paths import RunDirectory
     from watchdog_train.system.protocol import ProcessSystem
@@ -52,14 +52,14 @@ def probe(
     run. It says nothing about the training: that is the supervisor's to judge.
     """
     wanted = cast("Probe", probe)
-    answer = _within(ANSWER_S, wanted, run_ref, runs_dir, max_age)
+    said = _within(ANSWER_S, wanted, run_ref, runs_dir, max_age)
     if as_json:
         from watchdog_train.cli.json_output import print_json
 
-        print_json(probe=wanted, ok=answer.ok, why=answer.words)
+        print_json(probe=wanted, ok=said.ok, why=said.words)
     else:
-        click.echo(answer.words)
-    sys.exit(0 if answer.ok else 1)
+        click.echo(said.words)
+    sys.exit(0 if said.ok else 1)
 
 
 def _within(
@@ -67,8 +67,6 @@ def _within(
 ) -> Answer:
     """The answer of a look in a thread, or what is left to say when it does not come back."""
     import threading
-
-    from watchdog_train.core.notices.vitals import BLIND_S, Answer
 
     blind_s = BLIND_S if max_age is None else max_age
     found: list[Answer | Exception] = []
@@ -95,7 +93,7 @@ def _within(
 
 
 def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: float) -> Answer:
-    from watchdog_train.core.notices.vitals import answer
+    from watchdog_train.store.lock import is_held
     from watchdog_train.store.registry import entries_here, entry_of
     from watchdog_train.system import current
 
@@ -115,11 +113,11 @@ def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: flo
         lives = _lives(entry, system) if entry is not None else None
         vitals = _vitals(entry, run)
         if not lives:
-            lives = _is_held(run)  # by who has adopted it
+            lives = is_held(run.lock)  # by who has adopted it
         if vitals is None and lives is False and _has_ended(run):
-            answers.append((run, _ended(probe)))
-            continue
-        said = answer(probe, vitals, system.monotonic(), alive=lives, blind_s=blind_s)
+            said = Answer(probe != "readiness", "ended: the run is finished")
+        else:
+            said = answer(probe, vitals, system.monotonic(), alive=lives, blind_s=blind_s)
         answers.append((run, said))
     run, worst = min(answers, key=lambda pair: pair[1].ok)
     return worst._replace(words=f"{worst.words} ({run.run_id})")
@@ -131,12 +129,6 @@ def _lives(entry: LiveRun, system: ProcessSystem) -> bool:
         return False
     found = system.identity(entry.pid)
     return found is not None and entry.start in (0, found.start)
-
-
-def _is_held(run: RunDirectory) -> bool | None:
-    from watchdog_train.store.lock import is_held
-
-    return is_held(run.lock)
 
 
 def _vitals(entry: LiveRun | None, run: RunDirectory) -> Vitals | None:
@@ -162,9 +154,3 @@ def _has_ended(run: RunDirectory) -> bool:
             return b'"type":"run_finished"' in file.read(TAIL_BYTES)
     except OSError:
         return False
-
-
-def _ended(probe: Probe) -> Answer:
-    from watchdog_train.core.notices.vitals import Answer
-
-    return Answer(probe != "readiness", "ended: the run is finished")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -36,8 +36,7 @@ PACE_S = 300.0
 """How old a recorded pace may be to reckon with; a living supervisor records it much more often."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunReading:
+class RunReading(NamedTuple):
     """A run as its log tells it."""
 
     run: RunDirectory
@@ -89,7 +88,7 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
     same_boot = here and state.boot_id == system.boot_id()
     alive = _supervisor_alive(run, state, system, here=here, same_boot=same_boot)
     live = Live(
-        at=_now(),
+        at=time.time(),
         mono=system.monotonic() if same_boot else None,
         supervisor_alive=alive,
         here=here,
@@ -111,12 +110,6 @@ def _host() -> str:
     import socket
 
     return socket.gethostname()
-
-
-def _now() -> float:
-    import time
-
-    return time.time()
 
 
 def _supervisor_alive(

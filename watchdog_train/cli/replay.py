@@ -5,9 +5,8 @@ Must not hold the trace in memory: it may be ten million lines long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from watchdog_train.core.traces.trace_reading import TraceReader
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(NamedTuple):
     """A trace, and the settings that belong to it."""
 
     path: Path
@@ -136,7 +134,7 @@ def _policy(chosen: _Source, config_file: Path | None) -> Policy:
 
 def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
     from watchdog_train.report.why_text import why_text
-    from watchdog_train.report.words import duration
+    from watchdog_train.report.words import columns, duration
 
     what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
     if not judged.findings:
@@ -148,11 +146,7 @@ def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
         (f"{found.t:.1f}", found.kind, found.phase, found.basis, why_text(found.why))
         for found in judged.findings
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for row in rows:
-        cells = [row[0].rjust(widths[0])]
-        cells += [row[column].ljust(widths[column]) for column in (1, 2, 3)]
-        click.echo("  ".join([*cells, row[4]]).rstrip())
+    click.echo("\n".join(columns(rows)))
     if judged.first_stall_t is None:
         click.echo("no stall: nothing would have been ended")
     else:

@@ -56,6 +56,7 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
 def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
     from watchdog_train.cli.watching import EventWatch
     from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, SaveRequested
+    from watchdog_train.report.words import short_path
     from watchdog_train.store import requests
 
     run = reading.run
@@ -110,13 +111,9 @@ def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
             exit_code=EXIT_RETRY_ELSEWHERE,
         )
     step = "" if proven.step is None else f" (step {proven.step:,})"
-    click.echo(f"wtrain: saved and checked whole: {_shown(proven.path)}{step}", err=True)
-
-
-def _shown(path: str) -> str:
-    from watchdog_train.report.words import short_path
-
-    return short_path(path, os.getcwd())
+    click.echo(
+        f"wtrain: saved and checked whole: {short_path(proven.path, os.getcwd())}{step}", err=True
+    )
 
 
 def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:

@@ -112,7 +112,7 @@ def _limit_s(run: RunDirectory, mode: Literal["soft", "now"]) -> float:
         stopping = load_policy(run.config, None, {}).stopping
     except WtrainError:
         return UNKNOWN_LIMITS_S
-    total_s = stopping.helpers_s + KEEPER_S + 2 * KILL_S + MARGIN_S
+    total_s = stopping.hang_grace_s + KEEPER_S + 2 * KILL_S + MARGIN_S
     if mode == "soft":
         total_s += (
             max(stopping.ask_s, stopping.ask_most_s) + stopping.grace_s + stopping.hang_grace_s

@@ -137,8 +137,7 @@ def _agreed(kind, request, step):
 
 
 def _make_agreement(path):
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | slot.SAFE_FLAGS
     temporary = path + "." + str(os.getpid())
     descriptor = os.open(temporary, flags, 0o600)
     try:
@@ -151,8 +150,7 @@ def _make_agreement(path):
 def _map(path, size, writable):
     import mmap
 
-    flags = os.O_RDWR if writable else os.O_RDONLY
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | slot.SAFE_FLAGS
     try:
         descriptor = os.open(path, flags)
     except OSError:

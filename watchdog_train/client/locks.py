@@ -35,8 +35,7 @@ def record(path):
             "host": _host(),
         }
         name = os.path.join(slot.attempt_dir, "locks." + str(os.getpid()) + ".jsonl")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | slot.SAFE_FLAGS
         descriptor = os.open(name, flags, 0o600)
         try:
             if os.fstat(descriptor).st_size < _MOST_BYTES:

@@ -213,8 +213,7 @@ def _append(data):
 
 def _append_in(folder, data):
     name = os.path.join(folder, "saves." + str(os.getpid()) + ".jsonl")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | slot.SAFE_FLAGS
     flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO of that name must not hold the training
     descriptor = os.open(name, flags, 0o600)
     try:

@@ -14,6 +14,9 @@ from watchdog_train.client import roles
 FREE_BYTES_NEEDED = 16 << 20
 
 now_ns = time.monotonic_ns
+SAFE_FLAGS = 0  # of what we open ourselves: no links, not handed on, bytes as they are
+for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
+    SAFE_FLAGS |= getattr(os, _name, 0)
 
 
 class _Lazy(list):
@@ -192,9 +195,7 @@ def replace_file(name, data):
     """Write a file beside the slots; a reader finds the one before or this one, never a part."""
     path = os.path.join(slot_dir, name)
     temporary = path + ".tmp"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(temporary, flags, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | SAFE_FLAGS, 0o600)
     try:
         os.write(descriptor, data)
     finally:
@@ -307,8 +308,7 @@ def _make():
 
     pid = os.getpid()
     path = os.path.join(slot_dir, str(pid) + L.SLOT_SUFFIX)
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
     try:
         descriptor = os.open(path, flags, 0o600)
     except FileExistsError:

@@ -12,10 +12,8 @@ from watchdog_train.client.hooks import dynamo
 def apply(torch):
     """Apply what the plan asks for to a torch that has just been imported."""
     settings.attempted("omp-1", _one_thread, torch)
-    settings.attempted("memory-relief", _memory_relief, torch)
-    for identifier in ("cpu-not-mps", "cpu"):
-        if settings.parameters(identifier) is not None:
-            _without_device(identifier, torch)
+    if settings.parameters("cpu-not-mps") is not None:
+        _without_mps(torch)
 
 
 def _one_thread(_, torch):
@@ -24,41 +22,10 @@ def _one_thread(_, torch):
     return True, str(before) + " -> 1 threads"
 
 
-def _memory_relief(entry, torch):
-    every = max(1, int(entry.get("every", 100)))
-    steps = [0]
-
-    def step_done(optimizer, args, kwargs):
-        try:
-            steps[0] += 1
-            if steps[0] % every == 0:
-                _relieve(torch)
-        except Exception:
-            pass
-
-    dynamo.remember(step_done)
-    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)
-    return True, "every " + str(every) + " optimizer steps"
-
-
-def _relieve(torch):
-    import gc
-
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-    mps = getattr(torch, "mps", None)
-    if mps is not None and torch.backends.mps.is_available():
-        mps.synchronize()
-        mps.empty_cache()
-
-
-def _without_device(identifier, torch):
+def _without_mps(torch):
     """Whoever asks for MPS hears that there is none; a device that is named outright stays.
 
-    CUDA is hidden by its variable, which the driver reads later than this. What has come of it
-    is told after the first step, by the device of the parameters.
+    What has come of it is told after the first step, by the device of the parameters.
     """
     try:
         mps = torch.backends.mps
@@ -69,7 +36,7 @@ def _without_device(identifier, torch):
 
         mps.is_available = phases.like(is_available, before)
     except Exception as error:
-        settings.report(identifier, False, type(error).__name__)
+        settings.report("cpu-not-mps", False, type(error).__name__)
         return
     told: list = []
 
@@ -79,9 +46,9 @@ def _without_device(identifier, torch):
             if not told:
                 told.append(True)
                 device = str(optimizer.param_groups[0]["params"][0].device)
-                settings.report(identifier, device == "cpu", "parameters are on " + device)
+                settings.report("cpu-not-mps", device == "cpu", "parameters are on " + device)
         except Exception as error:
-            notes.note(identifier + ": the device is not known: " + type(error).__name__)
+            notes.note("cpu-not-mps: the device is not known: " + type(error).__name__)
 
     dynamo.remember(step_done)
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)

@@ -150,9 +150,8 @@ def _count(attempt_dir, key, add=False):
     """How often a run of this key was begun in an attempt; with `add` this one counts, too."""
     path = os.path.join(attempt_dir, "wandb-runs.txt")
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if add else os.O_RDONLY
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = os.open(path, flags | slot.SAFE_FLAGS, 0o600)
     except (FileNotFoundError, NotADirectoryError):
         return 0
     try:

@@ -154,8 +154,7 @@ def _pulse(wake, gone, words, generation):
 
 def _open_dump():
     path = os.path.join(slot.slot_dir, str(os.getpid()) + L.DUMP_SUFFIX)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | slot.SAFE_FLAGS
     descriptor = os.open(path, flags, 0o600)
     if os.fstat(descriptor).st_size > _MOST_DUMP_BYTES:
         os.ftruncate(descriptor, 0)

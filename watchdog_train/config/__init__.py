@@ -7,9 +7,10 @@ Must not start anything. Precedence, later ones win: defaults, preset, config fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from watchdog_train.config import schema
 from watchdog_train.config.presets import PRESETS
@@ -32,8 +33,7 @@ __all__ = [
 FOUND_FILE = "wtrain.yaml"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedPolicy:
+class LoadedPolicy(msgspec.Struct, frozen=True):
     """A policy, and what it was made of."""
 
     policy: Policy

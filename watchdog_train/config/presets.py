@@ -6,12 +6,12 @@ wtrain needs no file beside its code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+
+class Preset(msgspec.Struct, frozen=True):
     """Changed settings: key -> (value, why)."""
 
     text: str
@@ -26,6 +26,10 @@ PRESETS: dict[str, Preset] = {
             "detection.stopped_timeout_s": (
                 1800.0,
                 "nobody is there to continue a stopped job; half an hour outlasts a debugger",
+            ),
+            "patience.live_lock_s": (
+                900.0,
+                "nobody is there to judge a loop that asks for something that never comes",
             ),
             "stopping.grace_s": (120.0, "no one waits at a terminal, and a save may be slow"),
             "recovery.max_restarts": (10, "a night has room for more attempts than an afternoon"),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from watchdog_train.config import schema
 from watchdog_train.errors import WtrainError
@@ -30,8 +31,7 @@ _NULL = "tag:yaml.org,2002:null"
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong, and where."""
 
     place: str
@@ -71,14 +71,13 @@ class ConfigError(WtrainError):
         )
 
 
-@dataclass(slots=True)
-class FileReading:
+class FileReading(msgspec.Struct):
     """What a file sets, and what is wrong with it."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
     """`file:line` of every value."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
     foreign: str | None = None
     """Why nobody but the caller who named it would use it."""
 

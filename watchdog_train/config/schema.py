@@ -5,13 +5,11 @@ Must not know where values come from.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -75,8 +73,7 @@ def parse_duration(text: str) -> float:
     return float(match["number"]) * _SECONDS[match["unit"]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """One key of the config file."""
 
     key: str
@@ -227,6 +224,8 @@ def _shown(value: Any) -> str:
 
 def closest(word: str, candidates: Mapping[str, Any] | tuple[str, ...] | list[str]) -> str | None:
     """The candidate that was probably meant."""
+    import difflib
+
     found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
     return found[0] if found else None
 

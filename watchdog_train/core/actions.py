@@ -258,8 +258,6 @@ class StartJoint(Value):
 
     bundles: tuple[str, ...]
     """Their directories, our own first."""
-    names: tuple[str, ...] = ()
-    """Of the tasks whose they are, in words, with the host where there are several."""
 
 
 class StartSurvey(Value):

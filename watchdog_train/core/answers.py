@@ -5,7 +5,7 @@ Rules of decide() and what they share. One collection runs at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from watchdog_train.core import events as e
@@ -20,11 +20,14 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.detection.detect import BUSY
 from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.job.machines import folder_of, roots_first
 from watchdog_train.core.model import BundleWhy, EvidenceResult, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
+ASKED_FIRST = 32
+"""Machines: those with the root, and of the others as many as there is room for."""
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
 """A bundle's reason in the words of its verdict."""
 
@@ -39,12 +42,15 @@ def drop_stale(
     attempt = state.attempt
     stale: list[TaskName] = []
     wanted = {stall.id for stall in state.stalls if stall.collecting}
-    host = ""
-    for sight in observation.trees:
-        if sight.evidence is not None and sight.evidence.stall_id not in wanted:
-            stale, host = ["evidence"], sight.host
+    unwanted = on_each(
+        Record(events=(), consumes=("evidence",), host=sight.host)
+        for sight in observation.trees
+        if sight.evidence is not None and sight.evidence.stall_id not in wanted
+    )
+    if unwanted is not None:
+        return unwanted
     if any(each.look is not None for each in observation.trees) and (
-        state.suspicion in (None, *BUSY)
+        state.suspicion is None or (state.suspicion in BUSY and not observation.verdict.spins_s)
     ):
         stale.append("look")
     survey = observation.survey
@@ -53,18 +59,50 @@ def drop_stale(
     # The next plan needs what is there when nobody writes any more.
     if survey is not None and over and (survey.beside_writers or winding_up):
         stale.append("survey")
-    return Record(events=(), consumes=tuple(stale), host=host) if stale else None
+    return Record(events=(), consumes=tuple(stale)) if stale else None
 
 
 def bring_home(
-    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
 ) -> Action | None:
-    """Bring home evidence that is being collected; start again what an adoption has lost."""
+    """Bring home evidence that is being collected; start again what an adoption has lost.
+
+    Of many machines the first ones tell what happened. The others are asked after them, and what
+    they have not sent when the time of a bundle is over holds nothing up; it is kept when it comes.
+    """
     stall = next((each for each in state.stalls if each.collecting), None)
     if stall is None:
         return None
-    lacking = (tree.host for tree in state.trees if not (tree.lost or tree.evidence == stall.id))
-    return on_each(_bring(observation, state, stall, host) for host in lacking)
+    hosts = roots_first(state, stall)
+    first = _lacking(hosts[:ASKED_FIRST], state, stall)
+    rest = _lacking(hosts[ASKED_FIRST:], state, stall) if not first else ()
+    limit_s = policy.evidence.total_s
+    if rest and observation.now - stall.declared_mono >= limit_s:
+        return Record(events=tuple(_late(stall, host, limit_s) for host in rest))
+    return on_each(_bring(observation, state, stall, host) for host in first or rest)
+
+
+def _late(stall: StallRecord, host: str, limit_s: float) -> e.AnyEvent:
+    result = EvidenceResult(
+        stall_id=stall.id,
+        dir=folder_of(stall.dir or "", host),
+        processes=(),
+        explanation=None,
+        fingerprint=None,
+        seconds=limit_s,
+        problem=f"not here within {limit_s:g} s",
+    )
+    return evidence_events(result, stall.why, host)[0]
+
+
+def _lacking(hosts: Sequence[str], state: State, stall: StallRecord) -> tuple[str, ...]:
+    """Those whose evidence is not here, and may come."""
+    trees = (state.tree(host) for host in hosts)
+    return tuple(
+        tree.host
+        for tree in trees
+        if tree is not None and not (tree.lost or tree.evidence == stall.id)
+    )
 
 
 def _bring(observation: Observation, state: State, stall: StallRecord, host: str) -> Action | None:

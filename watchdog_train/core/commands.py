@@ -6,7 +6,6 @@ to put something right that the next attempt relies on, such as a row of jobs in
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
@@ -51,6 +50,8 @@ def parse(text: str, number: int = 1) -> OnEvent:
     if not equals or not command.strip():
         raise ValueError(f"'{text[:60]}' is not EVENT=COMMAND")
     if name not in event_names():
+        import difflib
+
         near = difflib.get_close_matches(name, event_names(), n=1, cutoff=0.5)
         guess = f"did you mean '{near[0]}'?" if near else "docs/events.md has all of them"
         raise ValueError(f"'{name[:60]}' is no event; {guess}")

@@ -278,8 +278,8 @@ def _pursue_stall(
     if policy.recovery.observe or policy.recovery.on_stall == "report":
         return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.verdict),))
     if state.kill is not None:
-        return None  # all that can be done is done on one machine; another has not told its end
-    return kill.begin("hang", state, kill.first_alive(observation), stall.verdict)
+        return Wait(until=observation.now + 0.1)  # for a machine that has not told its end
+    return kill.begin_first("hang", observation, state, stall.verdict)
 
 
 def _of_the_crew(rule: Callable[..., Action | None]) -> Rule:

@@ -8,18 +8,29 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core import pauses
-from watchdog_train.core.actions import Action, Observation, Record, StartEvidence, StartLook, Wait
+from watchdog_train.core.actions import (
+    Action,
+    Observation,
+    Record,
+    StartEvidence,
+    StartLook,
+    Wait,
+    on_each,
+)
 from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
 from watchdog_train.core.fold.state import LASTING, State
 from watchdog_train.core.model import (
     Basis,
     EvidenceResult,
     Patience,
+    PatienceRow,
+    Place,
     SilentAt,
     Why,
     said,
     silent_at,
 )
+from watchdog_train.core.model.explanation import CollectiveWait, StoreWait
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import job_step, progress_event
 from watchdog_train.core.policy import Policy
@@ -30,6 +41,9 @@ FRESH_S = 15.0
 """No stall by a look that is older: what was true a minute ago may be over."""
 LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
+LIVE_LOCK_SAMPLES = 20
+LIVE_LOCK_EVERY_S = 15.0
+"""Samples in a row, and how far apart at most: a wait of a moment is over meanwhile."""
 SOON_S = 0.1
 SLEPT_S = 1.0
 """After the end of a sleep it may take so long until a sample shows that it goes on."""
@@ -103,14 +117,14 @@ def _busy(
     """
     if state.suspicion != verdict.basis:
         # Also after a quiet moment: its patience must not go on counting while the job works.
-        return Record(events=(_suspected(verdict),))
+        return Record(events=(_suspected(verdict),), consumes=("look",))
     if verdict.basis == "uninterruptible" and _lasts(verdict, policy.detection.stuck_stall_s):
         return _declare(observation, state, verdict.basis, verdict.why)
     kind = BUSY[verdict.basis]
     printing = kind == "busy" and verdict.prints
     word: e.NoticeKind = "no-progress" if printing else kind
     if kind in state.notices or (kind == "busy" and "no-progress" in state.notices):
-        return None
+        return _spinning(observation, state) if verdict.spins_s else None
     if observation.is_collecting or any(stall.collecting for stall in state.stalls):
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
     return StartEvidence(
@@ -120,6 +134,57 @@ def _busy(
         kind=kind,
         verdict=verdict,
     )
+
+
+def _spinning(observation: Observation, state: State) -> Action | None:
+    """Over the hard limit, and nothing but CPU time moves: a live-lock, if every sample says so."""
+    verdict, look, now = observation.verdict, state.look, observation.now
+    if all(sight.look is not None for sight in observation.trees):
+        return Record(events=(_asked(observation, state),), consumes=("look",))
+    if look is None:
+        return _look(observation, verdict)
+    locked = look.patience.row == "live-lock"
+    limit_s = look.patience.limit_s
+    if not locked or look.times < LIVE_LOCK_SAMPLES:
+        often_s = min(LIVE_LOCK_EVERY_S, (limit_s or LOOK_AGAIN_S[1]) / LIVE_LOCK_SAMPLES)
+        due = now - look.mono >= (often_s if locked else LOOK_AGAIN_S[1])
+        return _look(observation, verdict) if due else None
+    line = look.patience.line
+    where = (f"{line.function} ({line.file}:{line.line})",) if line is not None else ()
+    why = verdict.why.plus(Why("live-lock", count=look.times, names=where))
+    if "live-lock" not in state.notices:
+        return Record(events=(e.Noticed(kind="live-lock", pids=verdict.pids, why=why),))
+    if limit_s is None or min(now - look.since_mono, verdict.spins_s) < limit_s:
+        return None
+    if now - look.mono > FRESH_S:
+        return _look(observation, verdict)
+    return _declare(observation, state, "live-lock", why)
+
+
+def _asked(observation: Observation, state: State) -> e.Looked:
+    """One more sample; every machine of the job has to show the same."""
+    looks = [sight.look for sight in observation.trees if sight.look is not None]
+    worst = next((one for one in looks if one.patience.row != "live-lock"), looks[0])
+    patience = worst.patience
+    if patience.row != "live-lock":
+        patience = msgspec.structs.replace(patience, limit_s=None)
+    before = state.look
+    if before is not None and _loop(before.patience) != _loop(patience):
+        before = None
+    since = before.since_mono if before is not None else observation.now
+    limit_s = patience.limit_s
+    return e.Looked(
+        patience=patience,
+        explanation=worst.explanation,
+        why=Why("no-stacks") if worst.explanation is None else None,
+        since_mono=since,
+        limit_s=since - state.silent_since + limit_s if limit_s is not None else None,
+        times=before.times + 1 if before is not None else 1,
+    )
+
+
+def _loop(patience: Patience) -> tuple[PatienceRow, Place | None]:
+    return patience.row, patience.line
 
 
 def _lasts(verdict: Verdict, limit_s: float | None) -> bool:
@@ -170,10 +235,13 @@ def _quiet(
 
 def _look(observation: Observation, verdict: Verdict) -> Action:
     """On every machine; what one of them has found waits for the others."""
-    for sight in observation.trees:
-        if sight.look is None and "look" not in sight.running:
-            return StartLook(host=sight.host, verdict=verdict)
-    return Wait(until=observation.now + SOON_S)
+    missing = (sight for sight in observation.trees if sight.look is None)
+    starts = (
+        StartLook(host=sight.host, verdict=verdict)
+        for sight in missing
+        if "look" not in sight.running
+    )
+    return on_each(starts) or Wait(until=observation.now + SOON_S)
 
 
 def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
@@ -226,8 +294,18 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
         why = said(problem) if problem else Why("no-stacks")
         return e.Looked(patience=patience, why=why, since_mono=since, limit_s=limit_s)
     return e.Looked(
-        patience=patience, explanation=result.explanation, since_mono=since, limit_s=limit_s
+        patience=patience,
+        explanation=result.explanation,
+        since_mono=since,
+        limit_s=limit_s,
+        roots=tuple(sight.host for sight in observation.trees if _has_root(sight.look)),
     )
+
+
+def _has_root(look: EvidenceResult | None) -> bool:
+    """Whether somebody of one machine waits for no other rank: ranks may wait for him."""
+    root = look.explanation.root if look is not None and look.explanation is not None else None
+    return root is not None and not isinstance(root.doing, CollectiveWait | StoreWait)
 
 
 def _since(patience: Patience, now: float, state: State) -> float:

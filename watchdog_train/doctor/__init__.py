@@ -5,7 +5,6 @@ Must not change anything: what it starts it ends, and what it writes it removes.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
@@ -34,7 +33,7 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
         python: the interpreter of the training, whose fault handler is tried.
         directories: where checkpoints go.
     """
-    from watchdog_train.doctor import machine, night
+    from watchdog_train.doctor import machine
 
     yield machine.never_run(system)
     yield machine.stacks()
@@ -43,5 +42,4 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
     yield from machine.memory()
     for directory in directories:
         yield machine.disk(system, directory)
-    yield from night.logout(Path("/"), os.environ.get("USER") or os.environ.get("LOGNAME") or "")
     yield from machine.gpus(system)

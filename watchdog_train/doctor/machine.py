@@ -251,17 +251,21 @@ MOST_NAMED = 8
 def gpus(system: ProcessSystem) -> Iterator[Check]:
     """One line for each device; nothing is written of one that is not there."""
     if is_asked():
-        yield from described(answer(command(once=True), GPU_S), system)
+        yield from described(reading_of(answer(command(once=True), GPU_S)), system)
     else:
         yield Check(name="GPU", status="ok", says="no NVIDIA GPU is seen; nothing is asked of any")
 
 
-def described(done: Finished, system: ProcessSystem) -> Iterator[Check]:
-    """An answer of NVML in words."""
+def reading_of(done: Finished) -> GpuReading:
+    """What NVML has told, or the problem."""
     try:
-        found = msgspec.json.decode(done.stdout.partition("\n")[0], type=GpuReading)
+        return msgspec.json.decode(done.stdout.partition("\n")[0], type=GpuReading)
     except (msgspec.DecodeError, RecursionError):
-        found = GpuReading(problem=f"NVML {done.problem or 'told nothing'}")
+        return GpuReading(problem=f"NVML {done.problem or 'told nothing'}")
+
+
+def described(found: GpuReading, system: ProcessSystem) -> Iterator[Check]:
+    """An answer of NVML in words."""
     if found.problem:
         mend = "nvidia-smi tells more; without NVML a hang beside a busy GPU is called later"
         yield Check(name="GPU", status="warning", says=found.problem, mend=mend)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
-from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText
+from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.core.model import CrashFact, EvidenceResult, Member
 from watchdog_train.errors import WtrainError
@@ -35,6 +35,7 @@ from watchdog_train.evidence import (
     pyspy,
 )
 from watchdog_train.evidence.attaching import Attaching
+from watchdog_train.evidence.busy_wait import asks_at
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
@@ -249,7 +250,7 @@ class _Collection:
         output = logs.tails(self._log_files(), logs.TAIL_LINES)
         attempt = int(request.verdict.get("attempt") or 0)
         processes, raised = exceptions.of_hooks(
-            request.slot_dir, attempt, [target.evidence() for target in self.targets]
+            request.slot_dir, attempt, [self._fact(target, sources) for target in self.targets]
         )
         others = (exceptions.of_elastic(request.attempt_dir), exceptions.of_output(output))
         all_logs = (*output, *kernel_lines)
@@ -298,6 +299,10 @@ class _Collection:
         bundle.write_staged(self.staging, whole)
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
         return bundle.publish(self.staging, Path(request.out_dir), result)
+
+    def _fact(self, target: Target, sources: SourceReader) -> ProcessEvidence:
+        fact = target.evidence()
+        return msgspec.structs.replace(fact, asks=asks_at(fact, sources.tree))
 
     def _crash(self, evidence: Evidence) -> CrashFact | None:
         request = self.request

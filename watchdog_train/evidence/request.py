@@ -64,8 +64,6 @@ class JointRequest(Value):
     bundles: tuple[str, ...]
     """Their directories; the answer is kept in the first."""
     out: str = ""
-    names: tuple[str, ...] = ()
-    """Of the tasks whose they are, for people."""
     rules_dirs: tuple[str, ...] = ()
 
 

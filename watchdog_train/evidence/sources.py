@@ -5,8 +5,10 @@ It must not open what may not answer: a file system of a dead server holds its r
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+from contextlib import suppress
 from itertools import takewhile
 
 from watchdog_train.core.diagnosis.stacks import Frame
@@ -49,6 +51,12 @@ class SourceReader:
                 deep = re.compile(rb"%s[\s)\]}]|\s*$" % begin[1])
                 rest = takewhile(deep.match, lines[first + 1 : first + _FUNCTION_CAP_LINES])
                 return b"\n".join((lines[first], *rest)).decode("utf-8", "replace")
+        return None
+
+    def tree(self, path: str) -> ast.Module | None:
+        """The whole file, parsed; None when it is not there, not safe to read, or no Python."""
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.parse(b"\n".join(self._lines(path)))
         return None
 
     def _lines(self, path: str) -> list[bytes]:

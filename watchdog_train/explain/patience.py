@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from watchdog_train.core.diagnosis.facts import FLAT_CPU_SHARE
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -36,6 +37,7 @@ ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("stopped", "stopped by a signal: detection.stopped_timeout_s"),
     ("service", "a worker of Celery or RQ without a task: for ever"),
     ("input", "somebody is to type: for ever"),
+    ("live-lock", "over the hard limit, busy with asking again and again; from its first sample"),
 )
 """Each row and when it applies."""
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
@@ -46,6 +48,8 @@ _SERVES = (
 _HAS_A_TASK = (
     "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
 )
+_FOR_RANKS = (x.CollectiveWait, x.StoreWait, w.ChildWait)
+"""Waits for other processes of the job."""
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
 
 
@@ -60,14 +64,17 @@ def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:
     unknown_s = limits.unknown_early_s if silence.early else limits.unknown_s
     found = {
         "proven": least_s,
-        "dead-holder": limits.dead_holder_s,
+        "dead-holder": limits.proven_saving_s,
         "nobody-left": limits.nobody_left_s,
-        "fifo": limits.fifo_s if silence.phase in ("train", "checkpoint") else limits.poll_s,
+        "fifo": limits.proven_saving_s
+        if silence.phase in ("train", "checkpoint")
+        else limits.poll_s,
         "unknown": unknown_s,
         "at-work": unknown_s,
-        "network": limits.network_eval_s if silence.phase == "eval" else limits.network_s,
+        "network": limits.network_s * (3 if silence.phase == "eval" else 1),
         "poll": limits.poll_s,
-        "outsider": limits.outsider_s,
+        "outsider": limits.poll_s,
+        "live-lock": limits.live_lock_s,
     }.get(row)
     return None if found is None else max(found, least_s)
 
@@ -124,6 +131,9 @@ def judge(
     if evidence.exchanging:
         return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
     doing = {at: standstill(facts, at) for at in facts.waits}
+    for at in _asking(facts):
+        loop = Patience(row="live-lock", limit_s=limits.live_lock_s, root=doing[at])
+        return msgspec.structs.replace(loop, line=facts.nodes[at].process.asks)
     rows = {at: row for at, one in doing.items() if (row := _known_row(facts, at, one.doing))}
     found = patience(
         facts.waits, doing, silent_nodes(facts), silence=silence, limits=limits, rows=rows
@@ -136,6 +146,22 @@ def judge(
     stacks = (facts.nodes[at].thread for at in (*roots, *silent_nodes(facts)))
     frame = next(filter(None, map(own_frame, stacks)), None)
     return msgspec.structs.replace(found, place=_place(facts, found, frame, code))
+
+
+def _asking(facts: Chains) -> tuple[int, ...]:
+    """Who asks again and again, where all others of the job wait for them, or for nothing."""
+    found = []
+    for at, node in enumerate(facts.nodes):
+        share = node.process.cpu_share
+        if node.inner or node.idle or isinstance(node.doing, x.End):
+            continue
+        if node.process.asks is not None:
+            found.append(at)
+            continue
+        waits = node.process.role == "launcher" or isinstance(node.doing, _FOR_RANKS)
+        if share is None or share >= FLAT_CPU_SHARE or not waits:
+            return ()
+    return () if facts.unseen() else tuple(found)
 
 
 def _place(

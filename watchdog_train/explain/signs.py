@@ -270,7 +270,7 @@ def _kernel_fits(pattern: str, process: ProcessEvidence) -> bool:
 
 
 def _frames_fit(clause: Clause, thread: ThreadStack) -> bool:
-    if not thread.frames or (is_idle_helper(thread) and clause.thread == "any"):
+    if not thread.frames:
         return False
     frames = own_frames(thread.frames)
     if clause.frames and not find_chain(clause.frames, frames):
@@ -282,6 +282,8 @@ def _frames_fit(clause: Clause, thread: ThreadStack) -> bool:
         if not any(frame_matches(wanted, frame) for wanted in clause.top for frame in tops):
             return False
     if any(frame_matches(pattern, frame) for pattern in clause.without for frame in frames):
+        return False
+    if clause.thread == "any" and is_idle_helper(thread):
         return False
     if clause.source is None:
         return True

@@ -195,8 +195,8 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
         return by_frame
     if isinstance(wait, w.PollWait):
         return wait.waits[0] if len(wait.waits) == 1 else wait
-    if is_computing(process, thread):
-        return x.Computing(cpu_share=process.cpu_share, changed=process.changed)
+    if process.asks is not None or is_computing(process, thread):
+        return x.Computing(cpu_share=process.cpu_share, changed=process.changed, asks=process.asks)
     if thread is not None and any(frame_matches(_NATIVE_LOCK, frame) for frame in frames[:3]):
         return w.MutexWait(address=0)
     return wait or w.UnknownWait(why="refused" if thread is None else "no_proc")

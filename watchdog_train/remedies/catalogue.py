@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable, Mapping
 
@@ -80,6 +79,8 @@ def _unknown(option: str, names: Iterable[str], known: Iterable[str]) -> list[st
         if name in USER_FIXES:
             problems.append(f"{option} {name}: only you can do that: {USER_FIXES[name]}")
             continue
+        import difflib
+
         near = difflib.get_close_matches(name, known, n=1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         problems.append(f"{option} {name}: there is no such remedy{meant}")

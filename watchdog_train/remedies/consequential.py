@@ -18,19 +18,6 @@ DEVICE = (
         "TrainingArguments(..., use_cpu=True)  # with a Trainer",
         platforms=("darwin",),
     ),
-    Remedy(
-        id="cpu",
-        kind="device",
-        summary="trains on the CPU, to see whether the device is to blame",
-        env={"CUDA_VISIBLE_DEVICES": "", "DISABLE_MPS": "1"},
-        in_process=in_process("cpu", device="any"),
-        needs_allow=True,
-        precondition='the device is chosen by asking what is there; .to("cuda") becomes an error',
-        changes="rounding; the random numbers of the CPU are others",
-        may_break="NCCL, fp16, kernels that need a GPU; steps get very much slower",
-        script_line='CUDA_VISIBLE_DEVICES="" python train.py\n'
-        "TrainingArguments(..., use_cpu=True)  # with a Trainer",
-    ),
 )
 
 TRAINING = (

@@ -98,17 +98,6 @@ EXECUTION = (
         "TrainingArguments(..., ddp_timeout=7200)  # with a Trainer",
     ),
     Remedy(
-        id="memory-relief",
-        kind="execution",
-        summary="collects garbage and empties the device's cache every 100 steps",
-        in_process=in_process("memory-relief", every=100),
-        changes="nothing",
-        may_break="nothing; each 100th step takes longer",
-        script_line="every 100 steps: gc.collect(); torch.cuda.synchronize(); "
-        "torch.cuda.empty_cache()\n"
-        "TrainingArguments(..., torch_empty_cache_steps=100)  # with a Trainer",
-    ),
-    Remedy(
         id="allocator-expandable",
         kind="execution",
         summary="lets segments of CUDA memory grow, so that less of it is lost in gaps",

@@ -328,6 +328,8 @@ def doing_words(  # noqa: PLR0912
             return "waiting for the interpreter lock", held
         case x.ImportWait():
             return "waiting for a module that another thread is importing", ""
+        case x.Computing(asks=x.Place() as loop):
+            return f"asking again and again, in a loop at line {loop.line}", ""
         case x.Computing(cpu_share=share):
             return f"computing{f', at {share:.0%} of a core' if share is not None else ''}", ""
         case w.Running():

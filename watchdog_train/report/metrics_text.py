@@ -17,7 +17,7 @@ from watchdog_train.report.words import clean
 
 Labels = Mapping[str, str]
 Values = Iterable[tuple[Labels, float | None]]
-Add = Callable[[str, str, str, Values], None]
+Add = Callable[[str, str, Values], None]
 LABEL_CAP = 200
 
 
@@ -32,50 +32,51 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
     run = {"run": state.name, "run_id": state.run_id}
     lines: list[str] = []
 
-    def add(name: str, kind: str, about: str, values: Values) -> None:
+    def add(name: str, about: str, values: Values) -> None:
         known = [(labels, value) for labels, value in values if value is not None]
         if known:
             lines.append(f"# HELP wtrain_{name} {about}")
+            kind = "counter" if name.endswith("_total") else "gauge"
             lines.append(f"# TYPE wtrain_{name} {kind}")
             lines.extend(
                 f"wtrain_{name}{_labels({**run, **labels})} {_number(value)}"
                 for labels, value in known
             )
 
-    attempt = state.attempt
-    add("run_state", "gauge", "1 for the state the run is in.", [({"state": state.state}, 1)])
-    add("attempt", "gauge", "Attempt that runs or ran last, from 1.",
-        [({}, attempt.attempt if attempt is not None else None)])  # fmt: skip
+    attempt, slow = state.attempt, state.slowdown
     reasons = restart_reasons(state)
-    add("restarts_total", "counter", "Restarts, by why the attempt before had ended.",
-        [({"reason": reason}, reasons[reason]) for reason in ("stall", "crash")])  # fmt: skip
     families = Counter(
         (stall.explanation.family if stall.explanation is not None else None) or "unknown"
         for stall in state.stalls
         if stall.why == "stall"
     )
-    add("stalls_total", "counter", "Stalls, by family of cause.",
-        [({"family": family}, count) for family, count in sorted(families.items())]
-        or [({"family": "unknown"}, 0)])  # fmt: skip
-    add("step", "gauge", "Newest step of the job.", [({}, progress.step)])
-    add("steps", "gauge", "Steps of the whole training.", [({}, progress.total_steps)])
-    add("steps_per_second", "gauge", "Recent pace.", [({}, progress.steps_s)])
-    add("eta_seconds", "gauge", "Until the last step, at the recent pace.", [({}, progress.eta_s)])
-    add("loss", "gauge", "Newest loss that the training has told.", [({}, progress.loss)])
-    add("suspected", "gauge", "1 while a silence is looked into.",
-        [({}, int(state.suspicion is not None))])  # fmt: skip
-    add("warning", "gauge", "1 for each warning that is not over.",
+    add("run_state", "1 for the state the run is in.", [({"state": state.state}, 1)])
+    add("restarts_total", "Restarts, by why the attempt before had ended.",
+        [({"reason": reason}, reasons[reason]) for reason in ("stall", "crash")])  # fmt: skip
+    add("stalls_total", "Stalls, by family of cause.",
+        [({"family": name}, families[name]) for name in sorted(families) or ["unknown"]],
+    )  # fmt: skip
+    add("warning", "1 for each warning that is not over.",
         _unique([({"kind": one.kind}, 1.0) for one in state.warned]))  # fmt: skip
-    if state.slowdown is not None:
-        add("slowdown_ratio", "gauge", "How much longer steps take than usual.",
-            [({}, state.slowdown.factor)])  # fmt: skip
+    table = (
+        ("attempt", "Attempt that runs or ran last, from 1.", attempt.attempt if attempt else None),
+        ("step", "Newest step of the job.", progress.step),
+        ("steps", "Steps of the whole training.", progress.total_steps),
+        ("steps_per_second", "Recent pace.", progress.steps_s),
+        ("eta_seconds", "Until the last step, at the recent pace.", progress.eta_s),
+        ("loss", "Newest loss that the training has told.", progress.loss),
+        ("suspected", "1 while a silence is looked into.", int(state.suspicion is not None)),
+        ("slowdown_ratio", "How much longer steps take than usual.", slow.factor if slow else None),
+        ("exit_code", "Of wtrain.", state.exit_code),
+        ("updated_timestamp_seconds", "When these numbers were taken, Unix seconds.",
+         observation.wall if observation is not None else state.updated_at),
+    )  # fmt: skip
+    for name, about, value in table:
+        add(name, about, [({}, value)])
     if observation is not None:
         _live(add, observation)
     if state.finished:
-        add("run_finished", "gauge", "1 once it is over.", [({"outcome": state.outcome or ""}, 1)])
-        add("exit_code", "gauge", "Of wtrain.", [({}, state.exit_code)])
-    add("updated_timestamp_seconds", "gauge", "When these numbers were taken, Unix seconds.",
-        [({}, observation.wall if observation is not None else state.updated_at)])  # fmt: skip
+        add("run_finished", "1 once it is over.", [({"outcome": state.outcome or ""}, 1)])
     return "\n".join(lines) + "\n"
 
 
@@ -92,10 +93,10 @@ def _live(add: Add, observation: Observation) -> None:
         if slot.last_beat_ns:
             ages.append((rank, max(0.0, observation.now - slot.last_beat_ns / 1e9)))
         steps.append((rank, slot.step))
-    add("heartbeat_age_seconds", "gauge", "Since the newest beat of a rank.", _unique(ages))
-    add("rank_step", "gauge", "Newest step of a rank.", _unique(steps))
+    add("heartbeat_age_seconds", "Since the newest beat of a rank.", _unique(ages))
+    add("rank_step", "Newest step of a rank.", _unique(steps))
     roles = Counter(member.member.role for member in observation.sample.members)
-    add("processes", "gauge", "Processes of the training, by role.",
+    add("processes", "Processes of the training, by role.",
         [({"role": role}, float(count)) for role, count in sorted(roles.items())])  # fmt: skip
 
 

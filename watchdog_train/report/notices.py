@@ -16,10 +16,8 @@ from watchdog_train.core.model import (
     Slow,
     StepPlace,
     Straggler,
-    Why,
 )
 from watchdog_train.core.notices.slowdown import SLOW_S
-from watchdog_train.report.live import Live
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, listed
 
@@ -59,8 +57,6 @@ def _named(one: Daemon) -> str:
 
 
 MOST_ROWS = 4
-UNSAVED_S = 1800.0
-"""Training without a finished save for so long is worth a word."""
 
 
 _PLACES: dict[StepPlace, str] = {
@@ -85,7 +81,7 @@ _PHRASES: dict[DifferenceKind, str] = {
 _BYTES: tuple[DifferenceKind, ...] = ("swap", "io")
 
 
-def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]:
+def notice_rows(state: State) -> list[tuple[str, str]]:
     """Label and words: what was noticed about the present attempt, and its slowness."""
     left = [("Left", text) for text in left_words(state)]
     if state.finished:
@@ -93,9 +89,6 @@ def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]
     said = [why_text(notice.why) for notice in state.noticed][-MOST_ROWS:]
     said += [why_text(warned.why) for warned in state.warned[-MOST_ROWS:]]
     said += [why_text(shared.why) for shared in state.shared[-MOST_ROWS:]]
-    unsaved = unsaved_why(state, live)
-    if unsaved is not None:
-        said.append(why_text(unsaved))
     if state.gpu_held is not None:
         said.append(why_text(state.gpu_held.why))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
@@ -106,26 +99,7 @@ def notice_rows(state: State, live: Live | None = None) -> list[tuple[str, str]]
     return rows + left
 
 
-def unsaved_why(state: State, live: Live | None) -> Why | None:
-    """That nothing has been saved for long, while the training runs; None where that is not so."""
-    attempt = state.attempt
-    if live is None or live.mono is None or attempt is None or attempt.ended or state.finished:
-        return None
-    if any(warned.kind == "unsaved" for warned in state.warned):
-        return None  # said already
-    if attempt.first_step_s is None or live.supervisor_alive is False:
-        return None
-    trained_s = live.mono - attempt.launching_mono - attempt.first_step_s
-    saved_at = live.checkpoint.saved_at if live.checkpoint is not None else None
-    unsaved_s = trained_s if saved_at is None else min(trained_s, live.at - saved_at)
-    if unsaved_s < UNSAVED_S:
-        return None
-    if live.checkpoint is None and attempt.plan.checkpoint is None:
-        return Why("never-saved", seconds=unsaved_s)
-    return Why("not-saved-since", seconds=unsaved_s)
-
-
-def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any]]:
+def notices_object(state: State) -> list[dict[str, Any]]:
     """The same for a program."""
     found: list[dict[str, Any]] = [
         {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
@@ -135,9 +109,6 @@ def notices_object(state: State, live: Live | None = None) -> list[dict[str, Any
     found += [
         {"kind": "checkpoints", "pids": [shared.pid], "why": shared.why} for shared in state.shared
     ]
-    unsaved = unsaved_why(state, live)
-    if unsaved is not None:
-        found.append({"kind": "unsaved", "pids": [], "why": unsaved})
     held = state.gpu_held
     if held is not None:
         pids = [holder.pid for holder in (*held.ours, *held.others)]

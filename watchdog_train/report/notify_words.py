@@ -28,6 +28,7 @@ NOTICES = (
     "stopped",
     "input",
     "uninterruptible",
+    "live-lock",
     "no-heartbeat",
     "not-whole",
     "no-progress",

@@ -14,7 +14,7 @@ from watchdog_train.core.model import Explanation, Patience, PatienceRow, Pause
 from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.pauses import allowed_s
 from watchdog_train.report.explanation_text import what_happened
-from watchdog_train.report.words import clean, count, duration
+from watchdog_train.report.words import clean, columns, count, duration
 
 EXPECT_FACTOR = 1.5
 """A pause that is announced should be announced somewhat longer than it was."""
@@ -104,13 +104,7 @@ def table_text(table: Iterable[tuple[PatienceRow, tuple[float | None, ...], str]
     rows: list[tuple[str, ...]] = [("waits for", "training", "save", "evaluation", "start", "")]
     for row, limits_s, when in table:
         rows.append((row, *(_limit(row, one) for one in limits_s), when))
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
-        + f"  {row[-1]}"
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(columns(rows))
 
 
 def _limit(row: PatienceRow, limit_s: float | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from html import escape
+from itertools import zip_longest
 from pathlib import Path
 
 from watchdog_train.core.model import Value
@@ -83,16 +84,10 @@ def _table(section: Section, width: int | None) -> list[str]:
         left = [words.wrap(cell, size) for cell, size in zip(row[:last], wide, strict=False)]
         used = sum(wide[:last]) + 2 * last
         right = words.wrap(row[last], None if width is None else max(20, width - used))
-        for i in range(max(len(cell) for cell in [*left, right])):
-            cells = [
-                words.pad(_part(cell, i), size) for cell, size in zip(left, wide, strict=False)
-            ]
-            lines.append("  ".join([*cells, _part(right, i)]).rstrip())
+        for *cells, tail in zip_longest(*left, right, fillvalue=""):
+            padded = [words.pad(cell, size) for cell, size in zip(cells, wide, strict=False)]
+            lines.append("  ".join([*padded, tail]).rstrip())
     return lines
-
-
-def _part(cell: tuple[str, ...], i: int) -> str:
-    return cell[i] if i < len(cell) else ""
 
 
 def report_html(document: Document) -> str:

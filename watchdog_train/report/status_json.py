@@ -63,7 +63,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "job": job_object(state),
         "progress": _progress_object(progress_now(state, live)),
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
-        "notices": notices_object(state, live),
+        "notices": notices_object(state),
         "waiting": waiting_object(state, live.mono if live is not None else None),
         "slowdown": slowdown_object(state),
         "straggler": straggler_object(state),

@@ -115,7 +115,7 @@ def status_text(
         *_machine_rows(state, live, paint, zone),
         ("Attempt", _attempt_line(state, live)),
         ("Progress", _progress_line(state, live)),
-        *notice_rows(state, live),
+        *notice_rows(state),
         *_rank_rows(state, live, paint),
         *_place_rows(state, live, paint),
         ("Checkpoint", _checkpoint_line(state, live)),
@@ -303,11 +303,12 @@ def _machine_rows(
     machines = sorted(job_text.machines_now(state), key=lambda one: not one.unknown)
     shown = machines[:MAX_MACHINES]
     rows = [job_text.machine_cells(one, zone=zone, now=live.at) for one in shown]
-    wide = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
-    told = []
-    for one, (*cells, word) in zip(shown, rows, strict=True):
-        padded = [cell.ljust(size) for cell, size in zip(cells, wide, strict=True)]
-        told.append("  ".join([*padded, paint(word, "warn") if one.unknown else word]))
+    told = words.columns(
+        [
+            (*cells, paint(word, "warn") if one.unknown else word)
+            for one, (*cells, word) in zip(shown, rows, strict=True)
+        ]
+    )
     if len(machines) > len(shown):
         told.append(f"… and {len(machines) - len(shown)} more machines")
     return [("Machines" if i == 0 else "", text) for i, text in enumerate(told)]

@@ -203,8 +203,6 @@ SENTENCES: dict[WhyCode, str] = {
     "memory-low": "memory is nearly used up: {size} left",
     "never-saved": "no finished save was seen in {rough} of training: if it hangs now, all since "
     "its beginning is lost",
-    "not-saved-since": "no finished save was seen for {rough}: if it hangs now, what was trained "
-    "since is lost",
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
@@ -248,6 +246,8 @@ GLUED: dict[WhyCode, str] = {
     "tree-idle": ", and all that we see of the job is idle: no CPU, no I/O, no process born or "
     "ended",
     "job-busy": ", but the job is busy",
+    "live-lock": ", likely a live-lock: in {count} samples it only asks, in a loop in {names}, if "
+    "something has happened, and nothing else of the job does anything",
     "other-in-limit": ", but another rank is within its own limit",
     "only-prints": ", but the job is alive: its output goes on while no step is counted",
     "starved": ", but the job wants to run: other programs have this machine's CPUs",

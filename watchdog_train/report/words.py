@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from datetime import datetime, tzinfo
 from pathlib import PurePath
-from typing import Literal
+from typing import Any, Literal
 
 PROCESS_STATES = {
     "R": "running",
@@ -33,6 +33,15 @@ _CUT = "…"
 Style = Literal["good", "bad", "warn", "strong", "dim"]
 
 
+STYLES: dict[Style, dict[str, Any]] = {
+    "good": {"fg": "green", "bold": True},
+    "bad": {"fg": "red", "bold": True},
+    "warn": {"fg": "yellow", "bold": True},
+    "strong": {"bold": True},
+    "dim": {"dim": True},
+}
+
+
 class Paint:
     """Colours for a terminal that wants them, nothing for every other reader."""
 
@@ -45,17 +54,7 @@ class Paint:
             return text
         import click
 
-        match style:
-            case "good":
-                return click.style(text, fg="green", bold=True)
-            case "bad":
-                return click.style(text, fg="red", bold=True)
-            case "warn":
-                return click.style(text, fg="yellow", bold=True)
-            case "strong":
-                return click.style(text, bold=True)
-            case "dim":
-                return click.style(text, dim=True)
+        return click.style(text, **STYLES[style])
 
 
 PLAIN = Paint(enabled=False)
@@ -122,6 +121,12 @@ def cut(text: str, width: int | None) -> str:
 def pad(text: str, width: int) -> str:
     """Filled with spaces to so many columns."""
     return text + " " * max(0, width - display_width(text))
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines of a table: each column but the last is as wide as its widest cell."""
+    wide = [max(map(display_width, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join([*map(pad, row[:-1], wide), row[-1]]).rstrip() for row in rows]
 
 
 def wrap(text: str, width: int | None) -> tuple[str, ...]:

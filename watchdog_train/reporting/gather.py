@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,8 +34,7 @@ STACK_COLUMNS = 240
 FRAMES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """A run, ready to be rendered in any form."""
 
     history: History

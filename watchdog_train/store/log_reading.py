@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+import msgspec
 
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.errors import WtrainError
@@ -20,8 +21,7 @@ MAX_LOG_BYTES = 1024 * 1024 * 1024
 SPILL_FILE = "events.spill.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class LogReading:
+class LogReading(msgspec.Struct, frozen=True):
     """What a log says, and what is wrong with it."""
 
     events: tuple[AnyEvent, ...]

@@ -9,8 +9,9 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import private_runtime_directory
@@ -26,8 +27,7 @@ _RUN_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-(?P<tail>[0-9a-f]{4})
 _RUNS_LISTED = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class RunDirectory:
+class RunDirectory(msgspec.Struct, frozen=True):
     """The files of one run."""
 
     path: Path

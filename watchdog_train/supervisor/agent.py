@@ -32,7 +32,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import LEADER, Link
 from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox, grown
-from watchdog_train.supervisor.job import machine_of
+from watchdog_train.supervisor.hands.remote import machine_of
 from watchdog_train.supervisor.loop import Supervisor
 
 REPORT_EVERY_S = 1.0
@@ -61,7 +61,7 @@ class Agent(Supervisor):
         self._over: wire.Over | None = None
         self._heard_at = context.system.monotonic()
         self._reported_at = self._copied_at = 0.0
-        self._reported: object = None
+        self._reported: wire.Report | None = None
         self._bundles: set[tuple[str, str]] = set()
         self._wanted = 0
         """The newest attempt that was ordered."""
@@ -77,7 +77,7 @@ class Agent(Supervisor):
     def record(self, event: e.AnyEvent) -> None:
         """Append, fold; a launch that failed here is the leader's to know."""
         super().record(event)
-        number = self._wanted
+        number = self._wanted or (self.state.attempt.attempt if self.state.attempt else 0)
         match event:
             case e.LaunchPostponed():
                 self._refused = (number, why_text(event.why))
@@ -85,9 +85,9 @@ class Agent(Supervisor):
                 self._refused = (number, why_text(event.error or Why("unknown")))
 
     def run(self) -> None:
-        """The loop, and a last word."""
+        """The loop, and a last word: the leader waits for it."""
         super().run()
-        self._bye()
+        self._report(self._observer.observe(self.state), over=True)
 
     def _decide(self, observation: a.Observation) -> a.Action:
         state, now = self.state, observation.now
@@ -95,9 +95,10 @@ class Agent(Supervisor):
         if state.stop is not None or state.given_up is not None or self._was_never_led(now):
             self._report(observation)
             return super()._decide(observation)
+        found = attend(observation, state, self._context.policy)
         return (
             self._be_asked(observation)
-            or self._write_down(observation)
+            or (None if isinstance(found, a.Wait) else found)
             or self._obey(observation)
             or self._be_alone(observation)
             or self._rest(observation)
@@ -108,10 +109,6 @@ class Agent(Supervisor):
         attempt = self.state.attempt
         well = attempt is not None and attempt.ended and attempt.code == 0
         return well and self._leader is None and now - self._heard_at >= a.UNHEARD_S
-
-    def _write_down(self, observation: a.Observation) -> a.Action | None:
-        found = attend(observation, self.state, self._context.policy)
-        return None if isinstance(found, a.Wait) else found
 
     def _be_asked(self, observation: a.Observation) -> a.Action | None:
         """A request of a person or a scheduler is one to the job; unlinked, to its own training."""
@@ -170,15 +167,11 @@ class Agent(Supervisor):
             case wire.Known():
                 return a.Record(events=(work.event,))
             case wire.Forward():
-                self._forward_signal(work.signal)
+                if attempt is not None and attempt.root is not None and not attempt.ended:
+                    self._hands.forward(attempt.root, work.signal)
                 return a.Record(events=())
             case _:
                 return work
-
-    def _forward_signal(self, number: int) -> None:
-        attempt = self.state.attempt
-        if attempt is not None and attempt.root is not None and not attempt.ended:
-            self._hands.forward(attempt.root, number)
 
     def _be_alone(self, observation: a.Observation) -> a.Action | None:
         refusal, policy = self._line.refusal, self._context.policy.job
@@ -237,18 +230,13 @@ class Agent(Supervisor):
             self._heard_at = now
             if isinstance(message, wire.Over):
                 self._over = message
-            else:
-                self._take(message)
+            elif self.state.crew is not None and self._inbox.take(message, self.state.crew):
+                self._leader, self._agents = message.leader, message.agents
+                self._outbox.taken(message.taken)
+                if message.checkpoint != self._sought.path:
+                    self._sought = Sought(message.checkpoint, now)
         for parcel in self._outbox.due(now):
             self._line.send(LEADER, wire.encode(parcel))
-
-    def _take(self, word: wire.Orders) -> None:
-        crew = self.state.crew
-        if crew is not None and self._inbox.take(word, crew):
-            self._leader, self._agents = word.leader, word.agents
-            self._outbox.taken(word.taken)
-            if word.checkpoint != self._sought.path:
-                self._sought = Sought(word.checkpoint, self._heard_at)
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
         """Say what is new at once, and that we live once a second."""
@@ -259,55 +247,23 @@ class Agent(Supervisor):
             self._copied_at = now
             self._copy()
         number = attempt.attempt if attempt is not None else 0
-        number = self._refused[0] if self._refused is not None else number
-        lives = attempt is not None and not attempt.settled
         epoch = max(crew.epoch, self._inbox.epoch)
-        done = crew.done if crew.epoch == epoch else 0
-        sight = self._sight(observation.trees[0])
-        sight = msgspec.structs.replace(sight, sees=self._sought.sees(now))
-        newest = (
-            sight.sample.at,
-            sight.launch,
-            sight.exit,
-            sight.running,
-            sight.look is None,
-            sight.evidence is None,
-            epoch,
-            done,
-            number,
-            lives,
-            sight.sees,
-            self._sought.path,
-            observation.gpu_hold,
-            observation.short,
-            observation.no_room,
-        )
-        due_s = HURRIED_S if newest != self._reported else REPORT_EVERY_S
-        if now - self._reported_at < due_s and not over:
-            return
-        self._reported, self._reported_at = newest, now
+        told = {name: getattr(observation, name) for name in wire.Told.__struct_fields__}
         report = wire.Report(
             agent=self._me(),
             epoch=epoch,
-            done=done,
-            attempt=number,
-            lives=lives,
-            now=now,
-            sight=sight,
+            done=crew.done if crew.epoch == epoch else 0,
+            attempt=self._refused[0] if self._refused is not None else number,
+            lives=attempt is not None and not attempt.settled,
+            sight=self._sight(observation.trees[0], self._sought.sees(now)),
             checkpoint=self._sought.path,
-            told=wire.Told(
-                settings=observation.settings,
-                places=observation.places,
-                hooks=observation.hooks,
-                not_resumed=observation.not_resumed,
-                gpu_hold=observation.gpu_hold,
-                gpu_trouble=observation.gpu_trouble,
-                short=observation.short,
-                no_room=observation.no_room,
-            ),
+            told=wire.Told(**told),
             over=over,
         )
-        self._line.send(LEADER, wire.encode(report))
+        due_s = HURRIED_S if report != self._reported else REPORT_EVERY_S
+        if over or now - self._reported_at >= due_s:
+            self._reported, self._reported_at = report, now
+            self._line.send(LEADER, wire.encode(msgspec.structs.replace(report, now=now)))
 
     def _me(self) -> Machine:
         context = self._context
@@ -320,9 +276,9 @@ class Agent(Supervisor):
             attempts=self.state.crew.alone if self.state.crew is not None else 0,
         )
 
-    def _sight(self, sight: a.TreeSight) -> a.TreeSight:
+    def _sight(self, sight: a.TreeSight, sees: bool | None) -> a.TreeSight:
         """As the leader may see it: a bundle is there once the leader has its files."""
-        result = sight.evidence
+        result, sight = sight.evidence, msgspec.structs.replace(sight, sees=sees)
         if self._refused is not None:
             refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused[1])
             sight = msgspec.structs.replace(sight, launch=refused, exit=None)
@@ -345,11 +301,6 @@ class Agent(Supervisor):
         for attempt in self.state.attempts[-2:]:
             for path in grown(context.directory.attempt(attempt.attempt)):
                 self._outbox.send_file(path, context.policy.output.log_cap_bytes)
-
-    def _bye(self) -> None:
-        """The last word: the leader waits for it."""
-        observation = self._observer.observe(self.state)
-        self._report(observation, over=True)
 
 
 class Sought:

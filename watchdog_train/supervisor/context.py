@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.jobs import JobTask
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from watchdog_train.supervisor.hands.remote import Machines
 
 
-@dataclass(slots=True)
-class Context:
+class Context(msgspec.Struct):
     """One run as its supervisor holds it."""
 
     directory: RunDirectory

@@ -10,8 +10,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from watchdog_train.report.words import size_text
 from watchdog_train.supervisor.outlet import Outlet
@@ -31,8 +32,7 @@ SAID_S = 5.0
 """After the end, until it is said that a reader is waited for."""
 
 
-@dataclass
-class _Source:
+class _Source(msgspec.Struct):
     """One stream of one attempt, on its way to the user."""
 
     tail: Tail

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,8 +30,7 @@ MOST_ENDED = 64
 STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceRequests:
+class EvidenceRequests(msgspec.Struct, frozen=True):
     """Of one run at one moment."""
 
     context: Context
@@ -135,7 +133,6 @@ def joint_request(context: Context, action: a.StartJoint) -> JointRequest:
     """To read the bundles of all tasks together."""
     return JointRequest(
         bundles=action.bundles,
-        names=action.names,
         rules_dirs=tuple(map(os.path.abspath, context.policy.evidence.rules_dirs)),
     )
 

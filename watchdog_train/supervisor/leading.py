@@ -16,9 +16,7 @@ from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.core.starting.nodes import NodeError, find_node
 from watchdog_train.core.starting.place import address_of
 from watchdog_train.errors import WtrainError
-from watchdog_train.supervisor.agent import Agent
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands.remote import Machines
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -109,7 +107,12 @@ def is_led(task: JobTask | None, settings: Job) -> bool:
 def led(context: Context, state: State, task: JobTask | None) -> Supervisor:
     """The supervisor of a run: of its own, of a leader, or of an agent."""
     if task is not None and context.link is not None:
+        # Not at the top, as in all who meet: a run alone does without the link's modules.
         if task.task:
+            from watchdog_train.supervisor.agent import Agent
+
             return Agent(context, state, context.link)
+        from watchdog_train.supervisor.hands.remote import Machines
+
         context.machines = Machines(context, task, context.link)
     return Supervisor(context, state)

@@ -23,7 +23,6 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier
@@ -41,6 +40,8 @@ UNTOLD_PAUSE_S = 0.5
 """The same of an adopted run, whose keeper wakes nobody."""
 GATHER_S = 0.05
 """Output is gathered so long: one wake-up a line would cost a percent of a core for ten lines/s."""
+HEAR_S = 0.2
+"""Words of agents are gathered for at most so long: for as long as the turn before took."""
 DRAIN_S = 2.0
 
 
@@ -76,7 +77,7 @@ class Supervisor:
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
         )
         self._guilty = GuiltyNodes(context.policy.job.guilty_nodes, cwd=context.cwd)
-        self._requests_at = 0.0
+        self._requests_at = self._turn_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
         self.on_launched: Callable[[], None] | None = None
@@ -193,6 +194,8 @@ class Supervisor:
             return None
         found = couple(task, observation, self.state, context.policy)
         if found is not None and isinstance(found.events[0], e.TaskJoined):
+            from watchdog_train.supervisor.hands.remote import meet
+
             context.might_join = None
             try:
                 context.link = meet(task, context.children)
@@ -220,6 +223,7 @@ class Supervisor:
         line = [self._link.fileno()] if self._link is not None and self._link.fileno() >= 0 else []
         tells = keeper is not None and keeper.wake_fd >= 0
         begun = context.system.monotonic()
+        turn_s = min(HEAR_S, begun - self._turn_at)
         until = min(until, begun + (LONGEST_PAUSE_S if tells else UNTOLD_PAUSE_S))
         while True:
             wake = [keeper.wake_fd] if keeper is not None and keeper.wake_fd >= 0 else []
@@ -232,6 +236,9 @@ class Supervisor:
             ended = keeper is None or keeper.exit is not None or keeper.wake_fd < 0
             heard = bool(line) and line[0] in found
             if ended or heard or not woken or not found or not left_s:
+                if heard:
+                    ready(signalled, (), min(turn_s, left_s))
+                self._turn_at = context.system.monotonic()
                 return
             ready(signalled, (), min(GATHER_S, left_s))
 

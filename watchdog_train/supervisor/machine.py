@@ -86,7 +86,7 @@ def _named(event: e.AnyEvent) -> Iterable[ProcessId]:
         yield ProcessId(event.pid, event.start)
         yield ProcessId(event.keeper_pid, event.keeper_start)
     elif isinstance(event, e.Progress):
-        yield from (member.identity for member in event.members)
+        yield from (member.identity for member in event.members or ())
 
 
 def _living(

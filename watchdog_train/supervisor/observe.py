@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from watchdog_train.core.actions import (
     Observation,
     Request,
     SaveReport,
+    TreeSight,
 )
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord, State
@@ -95,13 +96,12 @@ class Observer:
         self._follow(state, now)
         if context.machines is not None:
             context.machines.poll(state, now)
-        if attempt is None or attempt.tree_gone:
-            for each in self._hands[1:]:
-                each.hear(state, now)
-        else:
-            for each in self._hands:
-                each.hear(state, now)
-            self._hear_ends()
+        idle = attempt is None or attempt.tree_gone
+        for each in self._hands[1:] if idle else self._hands:
+            each.hear(state, now)
+        sights = self._sights()
+        if attempt is not None and not idle:
+            self._hear_ends(sights)
             if _is_hurried(state, attempt):
                 # What begins to end is not left until a healthy run's next look; and a look from
                 # before the exit would show its root alive, as something that outlives it.
@@ -109,9 +109,9 @@ class Observer:
                 old = attempt.ended and self._sample.at < known_at
                 quick = now if old else self._sample.at + self._quick_look_s
                 self.sample_by(quick)
-            self._hear_looks(now)
+            self._hear_looks(sights, now)
             if now >= self._next_look:
-                self._look(state, attempt, now)
+                sights = self._look(state, attempt, now)
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
         told = [each.told for each in self._hands]
@@ -126,7 +126,7 @@ class Observer:
         return Observation(
             now=now,
             wall=time.time(),
-            trees=tuple(each.sight for each in self._hands),
+            trees=sights,
             sample=self._sample,
             verdict=self._assessor.verdict,
             request=self.requests.popleft() if self.requests else None,
@@ -167,19 +167,16 @@ class Observer:
             short=short,
             no_room=no_room,
             no_save_room=no_save_room,
-            gpu_trouble=self._first(each.gpu_trouble for each in self._hands),
+            gpu_trouble=self._lacking(lambda told: told.gpu_trouble),
             blind=self._blind,
             steps_s=self._assessor.steps_s(now),
         )
 
     def _lacking(self, what: Callable[[Told], str | None]) -> str | None:
-        """The same of another machine, which is named."""
+        """Of the first machine that lacks it; another one than this is named."""
         lacking = ((each.host, what(each.told)) for each in self._hands)
-        return self._first(f"{host}: {text}" for host, text in lacking if text)
-
-    @staticmethod
-    def _first(troubles: Iterable[str | None]) -> str | None:
-        return next(filter(None, troubles), None)
+        found = (f"{host}: {text}" if host else text for host, text in lacking if text)
+        return next(found, None)
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
         """Of the machine that the launch has to wait for, if any."""
@@ -209,7 +206,11 @@ class Observer:
         self._side_files.forget()
         self._saves.forget()
 
-    def _look(self, state: State, attempt: AttemptRecord, now: float) -> None:
+    def _sights(self) -> tuple[TreeSight, ...]:
+        """Worked out once: of a thousand machines they cost more than all the rest."""
+        return tuple(each.sight for each in self._hands)
+
+    def _look(self, state: State, attempt: AttemptRecord, now: float) -> tuple[TreeSight, ...]:
         context = self._context
         detection = context.policy.detection
         planned = self._blind_since or self._next_look
@@ -224,12 +225,12 @@ class Observer:
                 each.sample(state, now, late_s=late_s, quiet=self._assessor.quiet)
         except BlindError as error:  # what was seen last stays what is known
             self._blind, self._blind_since = error.strerror, planned or now
-            return
+            return self._sights()
         self._blind, self._blind_since = None, 0.0
-        sights = [each.sight for each in self._hands]
+        sights = self._sights()
         self._sample = together([sight.sample for sight in sights], at=now)
-        self._side_files.look(self._hands[0].sight.sample)
-        self._hear_ends()
+        self._side_files.look(sights[0].sample)
+        self._hear_ends(sights)
         saves = self._saves.look(attempt, now) if attempt.launched and not attempt.ended else None
         heard = all(sight.is_heard for sight in sights)
         self._assessor.advance(self._sample, state, now, saves, all_heard=heard)
@@ -237,17 +238,18 @@ class Observer:
             self._calm_since = now
             self.sample_by(now + detection.poll_s)
         self._keep(state, attempt)
+        return sights
 
-    def _hear_looks(self, now: float) -> None:
+    def _hear_looks(self, sights: tuple[TreeSight, ...], now: float) -> None:
         """What a look has found counts together with a sample of the processes after it."""
-        looks = sum(each.sight.look is not None for each in self._hands)
+        looks = sum(sight.look is not None for sight in sights)
         if looks > self._looks_heard:
             self.sample_by(now)
         self._looks_heard = looks
 
-    def _hear_ends(self) -> None:
+    def _hear_ends(self, sights: tuple[TreeSight, ...]) -> None:
         """Once a machine: what its training has written between the last look and its end."""
-        ends = sum(each.sight.exit is not None for each in self._hands)
+        ends = sum(sight.exit is not None for sight in sights)
         if ends > self._ends_heard:
             self._side_files.look_once_more()
         self._ends_heard = ends

@@ -30,11 +30,12 @@ from watchdog_train.supervisor.directories import (
 )
 from watchdog_train.supervisor.evidence_requests import joint_request
 from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.job import replace_supervisor
+from watchdog_train.supervisor.helper import module
 from watchdog_train.supervisor.keeping import start_copy, start_restore
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system.protocol import PASSING
+from watchdog_train.trusted_files import open_regular
 
 SURVEY_S, SURVEY_AGAIN_S = 60.0, 180.0
 """Deadline of a scan of checkpoints, and of the next one after it failed; reading whole files gets
@@ -129,11 +130,29 @@ class Performer:
 
     def _take_over(self, action: a.TakeOver) -> Iterator[e.AnyEvent]:
         yield e.PeerLost(task=action.task, pid=action.pid, run_id=action.run_id, why=action.why)
-        problem = replace_supervisor(action, self._context.children)
+        problem = self._replace_supervisor(action)
         if problem is not None:
             self._context.display.say(
                 f"wtrain: {why_text(action.why)}, and cannot be replaced: {problem}"
             )
+
+    def _replace_supervisor(self, action: a.TakeOver) -> str | None:
+        """Have its run adopted, by a process that says into it what it does; or why it cannot."""
+        folder, children = Path(action.run_dir), self._context.children
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        try:
+            with os.fdopen(open_regular(folder / "adopted.log", flags), "ab") as said:
+                child = children.spawn(
+                    module("watchdog_train", "adopt", str(folder)),
+                    name=f"take-over-{action.task}",
+                    deadline_s=None,
+                    stdout=said,
+                    stderr=said,
+                )
+        except OSError as error:
+            return str(error)
+        children.release(child)  # it outlives us, and its run is its own
+        return None
 
     def _launch(self, action: a.Launch, state: State) -> Iterator[e.AnyEvent]:
         token, hosts = os.urandom(16).hex(), action.hosts

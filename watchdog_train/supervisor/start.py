@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 from watchdog_train.config import dump_policy
 from watchdog_train.core.events import OrphansFound
+from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import LiveRun, live_runs
 from watchdog_train.store.run_directory import (
     RunDirectory,
@@ -18,7 +23,7 @@ from watchdog_train.store.run_directory import (
     default_runs_dir,
     name_from_command,
 )
-from watchdog_train.store.run_paths import AGENTS
+from watchdog_train.store.run_paths import AGENTS, runs_in
 from watchdog_train.supervisor.adopt import adopt_run
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
@@ -30,7 +35,6 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.remote import meet
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
 from watchdog_train.supervisor.room import refuse_few_descriptors
@@ -74,12 +78,17 @@ def start_run(
     if leads is not None and leads.task:
         name = f"{name}-{leads.name_of(leads.task)}"
         runs_dir, policy = runs_dir / AGENTS, of_agent(policy)
+        remove_succeeded(runs_dir, name)
     elif task is not None and leads is None:
         name = f"{name}-{task.name_of(task.task)}"  # a person tells tasks by their runs' names
     elif task is None and policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
     children = ChildTable(system)
-    link = meet(leads, children) if leads is not None else None
+    link = None
+    if leads is not None:
+        from watchdog_train.supervisor.hands.remote import meet
+
+        link = meet(leads, children)
     directory = create(runs_dir, name, time.time())
     write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
     session = RunSession(
@@ -101,6 +110,16 @@ def start_run(
     session.begin(name=name, argv=command, launcher=launcher, found=told)
     session.run()
     return session
+
+
+def remove_succeeded(runs_dir: Path, name: str) -> None:
+    """Remove what agents of this name have left of runs whose leaders have all of it."""
+    for run in runs_in(runs_dir):
+        with suppress(WtrainError, OSError):
+            if run.name == name and not os.listdir(run.stalls):
+                log = read_events(run.events, spill_dir=run.spill_dir)
+                if replay(log.events).outcome == "succeeded":
+                    shutil.rmtree(run.path)
 
 
 def _take_up(

@@ -6,7 +6,7 @@ lost), never be lost while the run lives, but for the oldest of very many, which
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from watchdog_train.report.notify_words import News, Topic
 
@@ -16,13 +16,12 @@ RETRY_MOST_S = 900.0
 """After each failure in a row twice as long: a network that is away at night comes back."""
 
 
-@dataclass
-class Undelivered:
+class Undelivered(msgspec.Struct):
     """The lines for one channel, oldest first."""
 
     every_s: float
     """Between two messages; the last one of a run does not wait."""
-    lines: list[News] = field(default_factory=list)
+    lines: list[News] = []
     left_out: int = 0
     on_the_way: tuple[News, ...] = ()
     left_out_told: int = 0

@@ -7,7 +7,6 @@ core.model.gpu.GpuReading a line. Nothing of NVML is ever imported elsewhere.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import sys
@@ -196,6 +195,8 @@ def _write(reading: GpuReading) -> bool:
 
 def main() -> int:
     """Look again and again until nobody listens any more."""
+    import argparse
+
     parser = argparse.ArgumentParser(prog="wtrain-gpu", description=__doc__)
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--every", type=float, default=EVERY_S)

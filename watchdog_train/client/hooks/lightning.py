@@ -8,8 +8,8 @@ training that the checkpoint came from.
 import inspect
 import sys
 
+from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import (
-    builds,
     milestones,
     notes,
     phases,
@@ -17,7 +17,6 @@ from watchdog_train.client import (
     saves,
     slot,
 )
-from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.hooks import lightning_loading, lightning_saves, lightning_steps
 
 
@@ -25,7 +24,7 @@ def arm(module):
     """Hook into a lightning.pytorch or pytorch_lightning that has just been imported."""
     name = module.__name__
     problems = []
-    for part in (_trainer, _models, _loops, _metrics, _files):
+    for part in (_trainer, _loops, _metrics, _files):
         try:
             part(name)
         except Exception as error:
@@ -40,12 +39,6 @@ def _trainer(name):
     trainer.__init__ = _init(trainer.__init__)
     trainer.fit = _fit(trainer.fit, name)
     trainer.save_checkpoint = _save_checkpoint(trainer.save_checkpoint)
-
-
-def _models(name):
-    module = sys.modules[name]
-    for kind in (module.LightningModule, module.LightningDataModule):
-        builds.around_base(kind, "build " + kind.__name__)
 
 
 def _loops(name):

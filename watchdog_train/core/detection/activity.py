@@ -63,7 +63,9 @@ class Activity(Value):
     stuck_since: float = 0.0
     """When the first of them began."""
     spinning_windows: int = 0
-    """In a row, nothing in them but CPU time and GPU kernels that spin: waits for a collective."""
+    """In a row, nothing in them but CPU time and, where a GPU is seen, kernels that spin."""
+    spinning_since: float = 0.0
+    """When the first of them began."""
     starved_windows: int = 0
     """In a row, it wanted to run and others had the CPUs."""
     tcp_bytes: int | None = None
@@ -98,7 +100,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     moved = _moved(seen, sample, detection)
     starved = _stands_in_line(seen, sample, detection)
     still = not (moved or starved) and _no_cpu(seen, sample, detection)
-    spun = seen.gpu_spins and not moved and not seen.uninterruptible
+    spun = (seen.gpu_spins or sample.gpu is None) and not moved and not seen.uninterruptible
     quiet_windows = activity.quiet_windows + 1 if still and not seen.uninterruptible else 0
     silent = not (moved or starved or seen.uninterruptible)
     if silent and not still and is_quiet(activity, sample, detection):
@@ -113,6 +115,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
         stuck_windows=activity.stuck_windows + 1 if still else 0,
         stuck_since=activity.stuck_since if activity.stuck_windows else window.at,
         spinning_windows=activity.spinning_windows + 1 if spun else 0,
+        spinning_since=activity.spinning_since if activity.spinning_windows else window.at,
         starved_windows=activity.starved_windows + 1 if starved else 0,
         tcp_bytes=activity.tcp_bytes,
         talked_at=activity.talked_at,
@@ -142,7 +145,7 @@ def is_starved(activity: Activity) -> bool:
 
 
 def is_spinning(activity: Activity, sample: Sample, detection: Detection) -> bool:
-    """Nothing moves but CPU time, while the GPUs spin: a CUDA wait keeps a core busy, too."""
+    """Nothing moves but CPU time, and no GPU works: a CUDA wait keeps a core busy, too."""
     return activity.spinning_windows >= required_windows(sample, detection)
 
 

@@ -164,7 +164,11 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
             alone=not elsewhere_quiet,
             why=stuck_why(sample, found),
         )
-    spins = silent and found.steady and is_spinning(track.activity, sample, detection)
+    spins = silent and is_spinning(track.activity, sample, detection)
+    if spins and sample.gpu is None and elsewhere_quiet and not found.prints:
+        spins_s = min(age_s, sample.at - track.activity.spinning_since)
+        found = _replace(found, spins_s=spins_s)
+    spins = spins and sample.gpu is not None and found.steady
     if spins and elsewhere_quiet:
         return _replace(found, basis="frozen", why=frozen_why(sample, found))
     why = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 import msgspec
 
 from watchdog_train.core.detection.budgets import robust_quantile
@@ -22,7 +20,7 @@ def is_regular(gaps: tuple[float, ...], detection: Detection) -> bool:
     """Whether the newest seconds between output are those of a loop."""
     if len(gaps) < detection.learn_after or sum(gaps) < LEAST_S:
         return False
-    return robust_quantile(gaps) <= EVEN_FACTOR * statistics.median(gaps)
+    return robust_quantile(gaps) <= EVEN_FACTOR * sorted(gaps)[len(gaps) // 2]
 
 
 def by_output(rank: RankTrack, track: Track, detection: Detection) -> RankTrack:

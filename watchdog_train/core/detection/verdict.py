@@ -39,6 +39,8 @@ class Verdict(Value):
     """Its output went on in the newer half of the silence: alive, though nothing progresses."""
     quiet_s: float = 0.0
     """How long nothing in the whole job has been work; never more than age_s."""
+    spins_s: float = 0.0
+    """How long all have been silent, and nothing of the whole job but CPU time has moved."""
     survived_s: float = 0.0
     """The longest such silence of late that ended by itself, and somewhat more."""
     unsaved_s: float = 0.0

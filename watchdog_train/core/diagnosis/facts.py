@@ -21,6 +21,7 @@ from watchdog_train.core.model import (
     Straggler,
     Value,
 )
+from watchdog_train.core.model.explanation import Place
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.waits import ThreadFact, Wait
 
@@ -101,6 +102,8 @@ class ProcessEvidence(Value):
     """The monotonic clock when they were read."""
     changed: bool | None = None
     """Whether a second look at the stacks differed; True proves life, False proves nothing."""
+    asks: Place | None = None
+    """The loop in which it only asks if something has happened, while no thread of it works."""
     ended: EndFact | None = None
     """Where its end was recorded."""
     exception: ExceptionFact | None = None

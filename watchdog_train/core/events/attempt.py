@@ -63,7 +63,8 @@ class Progress(Event):
 
     progress: RunProgress
     ranks: tuple[RankStatus, ...]
-    members: tuple[Member, ...]
+    members: tuple[Member, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Written only when they have changed: a week of many processes is a log of gigabytes else."""
 
 
 class Milestones(Event):

@@ -39,6 +39,10 @@ class Looked(Event):
     """From when on this patience counts: the beginning of the silence, or of a shorter patience."""
     limit_s: float | None = None
     """Of this silence, with what it has earned besides; None: never."""
+    times: int = 1
+    """Samples in a row that have found this live-lock."""
+    roots: tuple[str, ...] = ()
+    """Machines with a process that waits for no other rank."""
 
 
 class SuspicionEnded(Event):
@@ -73,6 +77,7 @@ NoticeKind = Literal[
     "stopped",
     "input",
     "busy",
+    "live-lock",
     "uninterruptible",
     "suspended",
     "keeper",

@@ -10,10 +10,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_ending as ending
 from watchdog_train.core.fold import evolve_job, evolve_stall
 from watchdog_train.core.fold import evolve_records as records
-from watchdog_train.core.fold.evolve_launch import launch
-from watchdog_train.core.fold.state import State
-from watchdog_train.core.fold.takeover import adopted, reopened
-from watchdog_train.core.model import ProcessId
+from watchdog_train.core.fold.state import AttemptRecord, Postponed, State, Tree
+from watchdog_train.core.model import ProcessId, RunProgress
 
 _replace = msgspec.structs.replace
 
@@ -30,7 +28,7 @@ def evolve(state: State, event: e.AnyEvent) -> State:
     """The state after one more event. Never fails; an event out of place changes what it can."""
     state = _replace(state, seq=event.seq, mono=event.mono, updated_at=event.t)
     # Each changes what its own types mean, and leaves the state as it is for all others.
-    for change in (_change, launch, evolve_stall.change, ending.change, evolve_job.change):
+    for change in (_change, evolve_stall.change, ending.change, evolve_job.change):
         state = change(state, event)
     return state
 
@@ -39,6 +37,22 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
     match event:
         case e.RunStarted():
             return _run_started(state, event)
+        case e.AttemptLaunching():
+            return _launching(state, event)
+        case e.AttemptLaunched():
+            if state.attempts and state.tree(event.host) is None:
+                state = records.attempt(state, trees=(*state.trees, Tree(host=event.host)))
+            state = records.trees(
+                state,
+                event.host,
+                launched=True,
+                root=ProcessId(event.pid, event.start, event.host),
+                keeper=ProcessId(event.keeper_pid, event.keeper_start, event.host),
+            )
+            running = state.attempt is None or state.attempt.launched
+            return _replace(state, state="running" if running else "starting", postponed=None)
+        case e.LaunchPostponed():
+            return _postponed(state, event)
         case e.FirstBeat():
             return records.attempt(state, first_beat_s=event.after_s)
         case e.FirstStep():
@@ -55,7 +69,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 progress=event.progress,
                 progress_mono=event.mono,
                 ranks=event.ranks,
-                members=event.members,
+                members=state.members if event.members is msgspec.UNSET else event.members,
             )
             state = records.paced(state, event.progress.steps_s)
             return _step_reached(state, event.progress.step)
@@ -222,3 +236,143 @@ def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
         return state
     taken = (*attempt.taken, event.remedy) if event.took else attempt.taken
     return records.attempt(state, reported=(*attempt.reported, event.remedy), taken=taken)
+
+
+POSTPONED_S = 1.0
+"""Until a launch that could not be made is tried again."""
+
+
+def _launching(state: State, event: e.AttemptLaunching) -> State:
+    record = AttemptRecord(
+        attempt=event.plan.attempt,
+        plan=event.plan,
+        token=event.token,
+        launching_mono=event.mono,
+        trees=tuple(Tree(host=host) for host in event.hosts),
+    )
+    again = 1 if state.attempts else 0
+    return _replace(
+        state,
+        state="starting",
+        attempts=(*state.attempts, record),
+        next_plan=None,
+        restarts=state.restarts + again,
+        restarts_since_progress=state.restarts_since_progress + again,
+        members=(),
+        ranks=(),
+        places=(),
+        hooks=(),
+        rank_ends=(),
+        progress=RunProgress(),
+        suspicion=None,
+        look=None,
+        muted=False,
+        notices=(),
+        noticed=(),
+        slowdown=None,
+        straggler=None,
+        warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
+        backoff_until=None,
+        gpu_held=None,
+        scan_failures=0,
+        torn=(),
+        can_be_asked_to_save=False,
+    )
+
+
+def _postponed(state: State, event: e.LaunchPostponed) -> State:
+    """As if its launch had not been meant: it is no try of its plan, and costs no restart."""
+    attempt = state.attempt
+    if attempt is None or attempt.launched:
+        return state
+    before = state.postponed
+    return _replace(
+        state,
+        state="backoff",
+        attempts=state.attempts[:-1],
+        next_plan=attempt.plan,
+        restarts=max(0, state.restarts - 1),
+        restarts_since_progress=max(0, state.restarts_since_progress - 1),
+        postponed=Postponed(
+            since=before.since if before else event.mono,
+            why=event.why,
+            tries=before.tries + 1 if before else 1,
+        ),
+        backoff_until=event.mono + POSTPONED_S,
+    )
+
+
+def adopted(state: State, event: e.Adopted) -> State:
+    """Another supervisor goes on with what is open."""
+    for tree in state.trees:
+        if tree.kill is not None:
+            # What the last supervisor meant to signal and did not gets its full time.
+            kill = _replace(tree.kill, stage_mono=event.mono)
+            state = records.trees(state, tree.host, kill=kill)
+    rebooted = state.boot_id != event.boot_id
+    me = ProcessId(event.pid, event.start)
+    state = _replace(state, supervisor=me, boot_id=event.boot_id)
+    if not rebooted:
+        return state
+    # The monotonic clock began anew: a moment of the old one may lie days ahead.
+    state = records.attempt(records.trees(state, ended_mono=event.mono), launching_mono=event.mono)
+    return _with_new_clock(state, event.mono)
+
+
+def _with_new_clock(state: State, mono: float) -> State:
+    """What waited for a moment, or until some time after one, waits no more."""
+    return _replace(
+        state,
+        backoff_until=None,
+        gpu_held=None,
+        scan_failures=0,
+        postponed=None,
+        kept_mono=0.0,
+        keep_failed=False,
+        suspicion_mono=mono,
+        progress_mono=mono,
+    )
+
+
+def reopened(state: State, event: e.Reopened) -> State:
+    """A finished run goes on: nothing of it lives, and what ended it is forgiven."""
+    for tree in state.trees:
+        gone_at = event.t if tree.gone_at is None else tree.gone_at
+        state = records.trees(
+            state,
+            tree.host,
+            ended=True,
+            ended_mono=event.mono,
+            gone_at=gone_at,
+            kill=None,
+            survivors=(),
+        )
+    return _replace(
+        _with_new_clock(state, event.mono),
+        state="idle",
+        outcome=None,
+        exit_code=None,
+        warning=None,
+        why=None,
+        stop=None,
+        stop_asked=None,
+        given_up=None,
+        given_up_code=None,
+        given_up_outcome=None,
+        offers=(),
+        guilty=(),
+        members=(),
+        ranks=(),
+        next_plan=None,
+        crew=None,
+        suspicion=None,
+        look=None,
+        muted=False,
+        notices=(),
+        noticed=(),
+        reopened_after=len(state.attempts),
+        restarts_since_progress=0 if event.fresh_budget else state.restarts_since_progress,
+        supervisor=ProcessId(event.pid, event.start),
+        boot_id=event.boot_id,
+        slot_dir=event.slot_dir,
+    )

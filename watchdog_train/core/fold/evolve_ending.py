@@ -7,7 +7,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.events.telling import BEFORE_RESTART
 from watchdog_train.core.fold import evolve_records as records
-from watchdog_train.core.fold.state import Kill, State, StopAsk, StopRequest
+from watchdog_train.core.fold.state import Kill, State, StopAsk
 from watchdog_train.core.model import KeptCopy, ProcessId
 
 _replace = msgspec.structs.replace
@@ -19,10 +19,7 @@ def _stop_requested(state: State, event: e.StopRequested) -> State:
         return state
     # The first request names the exit code; a second one only shortens the way.
     code = state.stop.exit_code if state.stop is not None else event.exit_code
-    stop = StopRequest(
-        by=event.by, mode=event.mode, exit_code=code, mono=event.mono, relayed=event.relayed
-    )
-    return _replace(state, stop=stop)
+    return _replace(state, stop=_replace(event, exit_code=code))
 
 
 def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
@@ -87,8 +84,7 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
         case e.Straggling():
             return _replace(state, straggler=event.straggler)
         case e.Warned(ahead=ahead):
-            key = (ahead.kind, ahead.about)
-            others = tuple(one for one in state.warned if (one.kind, one.about) != key)
+            others = tuple(one for one in state.warned if one.key != ahead.key)
             return _replace(state, warned=others if event.over else (*others, ahead))
         case e.DaemonsJudged():
             known = {one.process: one for one in (*state.daemons, *event.daemons)}

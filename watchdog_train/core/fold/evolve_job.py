@@ -45,8 +45,8 @@ def change(state: State, event: e.AnyEvent) -> State:
         case e.MachineSilent() if crew is not None:
             silent = (*crew.silent, (event.host, event.since))
             return _replace(state, crew=_replace(crew, silent=silent))
-        case e.Progress() if crew is not None and event.members:
-            return _replace(state, crew=_replace(crew, ranks=_ranks(crew, event.members)))
+        case e.Progress() if crew is not None:
+            return _replace(state, crew=_replace(crew, ranks=_ranks(crew, state.members)))
         case _:
             return state
 

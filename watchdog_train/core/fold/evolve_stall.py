@@ -24,6 +24,7 @@ def _declared(state: State, event: e.StallDeclared) -> State:
         ranks=event.ranks,
         age_s=event.age_s,
         verdict=event.why,
+        roots=state.look.roots if state.look is not None else (),
         silent_at=event.at,
         places=state.places,
         places_mono=event.mono,
@@ -101,7 +102,7 @@ def change(state: State, event: e.AnyEvent) -> State:
                 **_folder(event),
                 captured=event.captured + (before.captured if before is not None else 0),
                 processes=len(event.processes) + (before.processes if before is not None else 0),
-                fingerprint=event.fingerprint,
+                fingerprint=event.fingerprint or (before.fingerprint if before else None),
                 crash=state.attempt.crash if state.attempt is not None else event.crash,
             )
         case e.StallExplained():

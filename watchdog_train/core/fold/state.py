@@ -11,6 +11,7 @@ from watchdog_train.core.events import (
     KillStage,
     Looked,
     Noticed,
+    StopRequested,
 )
 from watchdog_train.core.model import (
     Ahead,
@@ -72,6 +73,8 @@ class StallRecord(Value):
     age_s: float | None = None
     verdict: Why = Why("unknown")
     """Of a stall: why it was declared."""
+    roots: tuple[str, ...] = ()
+    """Machines where the last look found a process that waits for no other rank."""
     silent_at: SilentAt | None = None
     places: tuple[RankPlaces, ...] = ()
     """Milestones when it was declared."""
@@ -248,16 +251,6 @@ class AttemptRecord(Value, dict=True):
         return len(self.trees) == 1 or (self.attempt == 1 and not lost)
 
 
-class StopRequest(Value):
-    """The user wants the run to end."""
-
-    by: str
-    mode: Literal["soft", "now"]
-    exit_code: int
-    mono: float
-    relayed: bool = False
-
-
 class StopAsk(Value):
     """The training was asked to save and end."""
 
@@ -399,7 +392,7 @@ class State(Value):
     """The newest try to keep one."""
     restore_tried: int = 0
     """The attempt after which a kept copy was put back last, or could not be."""
-    stop: StopRequest | None = None
+    stop: StopRequested | None = None
     save_requested: int = 0
     save_wall: float = 0.0
     """Unix seconds of the newest save-request."""

@@ -21,7 +21,7 @@ from watchdog_train.core.actions import (
     TakeOver,
     Wait,
 )
-from watchdog_train.core.fold.state import Machine, State
+from watchdog_train.core.fold.state import Machine, StallRecord, State, Tree
 from watchdog_train.core.model import Explanation, GuiltyNode, Plan, ProcessId, Why, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.giving_up import give_up
@@ -39,6 +39,8 @@ TAKE_OVER_LIMIT = 3
 """A supervisor that dies again and again is not replaced for ever."""
 PEERS: Final = "peers"
 JOINT: Final = "joint"
+MOST_JOINT = 128
+"""Machines on whose evidence one explanation rests: it takes 30 ms each."""
 FOLDER = "machines"
 """In an attempt or a bundle: a folder a machine, with what its agent has sent."""
 
@@ -69,11 +71,14 @@ def couple(task: JobTask, observation: Observation, state: State, policy: Policy
 
 def take_in(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """What an agent has begun before it was led belongs to the attempt in which it is found."""
-    for sight in observation.trees if state.attempt is not None else ():
-        report = sight.launch
-        if report is not None and report.root is not None and state.tree(sight.host) is None:
-            return Record(events=(launched(report.root, report.keeper, sight.host),))
-    return None
+    found = tuple(
+        launched(sight.launch.root, sight.launch.keeper, sight.host)
+        for sight in (observation.trees if state.attempt is not None else ())
+        if sight.launch is not None
+        and sight.launch.root is not None
+        and state.tree(sight.host) is None
+    )
+    return Record(events=found) if found else None
 
 
 def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched:
@@ -88,15 +93,16 @@ def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched
 
 
 def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """Record who speaks for a machine, and that one is silent."""
+    """Record who speaks for each machine, and which ones are silent."""
     silent = dict(state.crew.silent) if state.crew is not None else {}
+    found: list[e.AnyEvent] = []
     for sight in observation.trees:
         since = observation.wall - sight.silent_s
-        named = sight.host in silent or machine_of(sight.host, state) is None
-        if sight.silent_s >= UNHEARD_S and not named:
-            return Record(events=(e.MachineSilent(where=sight.host, since=since),))
+        known = machine_of(sight.host, state)
         again = sight.is_heard and sight.host in silent
-        if sight.agent is not None and (again or sight.agent != machine_of(sight.host, state)):
+        if sight.silent_s >= UNHEARD_S and known is not None and sight.host not in silent:
+            found.append(e.MachineSilent(where=sight.host, since=since))
+        elif sight.agent is not None and (again or sight.agent != known):
             heard = e.MachineHeard(
                 where=sight.host,
                 hostname=sight.agent.hostname,
@@ -106,8 +112,8 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
                 attempts=sight.agent.attempts,
                 silent_s=round(since - silent.get(sight.host, since), 1),
             )
-            return Record(events=(heard,))
-    return None
+            found.append(heard)
+    return Record(events=tuple(found)) if found else None
 
 
 def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
@@ -279,7 +285,9 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
         return None
     if stall.joint or not stall.collected or stall.dir is None or JOINT in state.notices:
         return None
-    hosts = [tree.host for tree in attempt.trees if tree.evidence == stall.id]
+    wanted = set(roots_first(state, stall)[:MOST_JOINT])
+    hosts = [each.host for each in attempt.trees if each.evidence == stall.id]
+    hosts = [host for host in hosts if host == "" or host in wanted]
     if len(hosts) < 2:
         return None
     answer = observation.joint
@@ -287,7 +295,7 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
     if answer is None:
         if "joint" in observation.running:
             return Wait(until=observation.now + LOOK_AGAIN_S)
-        return StartJoint(bundles=tuple(folders), names=names_of(hosts, state))
+        return StartJoint(bundles=tuple(folders))
     event: e.AnyEvent
     if answer.explanation is None:
         why = Why("not-joint", option="task", problem=answer.problem or "unknown")
@@ -300,6 +308,16 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
         found = _on(answer.explanation, name)
         event = e.StallExplained(stall_id=stall.id, explanation=found, tasks=tasks, host=name)
     return Record(events=(event,), consumes=("joint",))
+
+
+def roots_first(state: State, stall: StallRecord) -> list[str]:
+    """All machines, first those whose processes the others wait for, or that have failed."""
+    trees = state.trees
+    return [one.host for one in sorted(trees, key=lambda one: not _has_root(one, stall))]
+
+
+def _has_root(tree: Tree, stall: StallRecord) -> bool:
+    return tree.host in stall.roots or (stall.why == "crash" and tree.failed)
 
 
 def folder_of(bundle: str, host: str) -> str:

@@ -110,6 +110,8 @@ class Computing(_FrameWait, tag="computing"):
     """Of one core."""
     changed: bool | None = None
     """Whether its frames differed between two stack samples."""
+    asks: Place | None = None
+    """A loop of the training's own code that only asks if something has happened."""
 
 
 class End(_FrameWait, tag="end"):

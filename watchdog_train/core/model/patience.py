@@ -27,6 +27,7 @@ PatienceRow = Literal[
     "stopped",
     "service",
     "input",
+    "live-lock",
 ]
 """In the order of the table; `explain.patience` says what each of them is."""
 

@@ -108,6 +108,11 @@ class Ahead(Value):
     """A path, or empty."""
     why: Why
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same while it goes on."""
+        return self.kind, self.about
+
 
 class Straggler(Value):
     """The rank that comes last in most steps. The others wait for it where they are in lock-step.

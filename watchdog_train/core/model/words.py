@@ -55,6 +55,7 @@ Basis = Literal[
     "hard-budget",
     "uninterruptible",
     "frozen",
+    "live-lock",
     "user-limit",
     "rank-gone",
     "stopped",
@@ -62,9 +63,9 @@ Basis = Literal[
     "alone",
     "peer",
 ]
-"""Why a silence is suspected or a stall; frozen: the job is busy, but its GPUs only spin; alone: of
-a suspicion only, the rest of the job works or is not heard of; peer: nothing is
-heard of the other machines."""
+"""Why a silence is suspected or a stall; frozen: the job is busy, but its GPUs only spin;
+live-lock: it only asks again and again if something has happened; alone: of a suspicion only, the
+rest of the job works or is not heard of; peer: nothing is heard of the other machines."""
 
 
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]

@@ -63,7 +63,7 @@ class Outlook(Value):
     free: tuple[tuple[str, Free], ...] = ()
     """By path; memory has the empty one."""
     open: tuple[Ahead, ...] = ()
-    closed: tuple[tuple[str, float], ...] = ()
+    closed: tuple[tuple[tuple[str, str], float], ...] = ()
     """Kind and place of what is over, and when it was."""
     strangers_since: float | None = None
     strangers: tuple[str, ...] = ()
@@ -130,20 +130,19 @@ def advance(
 
 def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
     """What is open now: an open one keeps its first words, one that was over waits."""
-    known = {(one.kind, one.about) for one in found}
+    known = {one.key for one in found}
     if now < memory.inherited_until:
-        found += tuple(one for one in memory.inherited if (one.kind, one.about) not in known)
-    before = {(one.kind, one.about): one for one in memory.open}
+        found += tuple(one for one in memory.inherited if one.key not in known)
+    before = {one.key: one for one in memory.open}
     closed = dict(memory.closed)
     now_open = []
     for one in found:
-        key = (one.kind, one.about)
-        if key in before:
-            now_open.append(before[key])
-        elif now - closed.get(f"{one.kind} {one.about}", -AGAIN_S) >= AGAIN_S:
+        if one.key in before:
+            now_open.append(before[one.key])
+        elif now - closed.get(one.key, -AGAIN_S) >= AGAIN_S:
             now_open.append(one)
-    still = {(one.kind, one.about) for one in now_open}
-    closed |= {f"{kind} {about}": now for kind, about in before if (kind, about) not in still}
+    still = {one.key for one in now_open}
+    closed |= {key: now for key in before if key not in still}
     return _replace(memory, open=tuple(now_open), closed=tuple(closed.items()))
 
 
@@ -151,10 +150,10 @@ def warnings(found: tuple[Ahead, ...] | None, said: tuple[Ahead, ...]) -> list[W
     """What has to be said, and what of it is over; None found: nobody looked."""
     if found is None:
         return []
-    known, still = ({(one.kind, one.about) for one in each} for each in (said, found))
+    known, still = ({one.key for one in each} for each in (said, found))
     return [
-        *(Warned(ahead=one) for one in found if (one.kind, one.about) not in known),
-        *(Warned(ahead=one, over=True) for one in said if (one.kind, one.about) not in still),
+        *(Warned(ahead=one) for one in found if one.key not in known),
+        *(Warned(ahead=one, over=True) for one in said if one.key not in still),
     ]
 
 

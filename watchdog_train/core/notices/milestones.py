@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
@@ -81,12 +83,7 @@ def bounded(places: Sequence[RankPlaces]) -> tuple[RankPlaces, ...]:
     """What of it a line of the log can take: ranks inside a milestone go first."""
     first = sorted(places, key=lambda each: (not open_milestones(each), each.rank))
     return tuple(
-        RankPlaces(
-            rank=each.rank,
-            local_rank=each.local_rank,
-            pid=each.pid,
-            milestones=each.milestones[-MOST_MILESTONES:],
-        )
+        msgspec.structs.replace(each, milestones=each.milestones[-MOST_MILESTONES:])
         for each in sorted(first[:MOST_RANKS], key=lambda each: (each.rank, each.pid))
     )
 

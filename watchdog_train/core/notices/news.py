@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
@@ -30,6 +32,9 @@ from watchdog_train.core.requests.request_answers import answers
 CENSUS_EVERY_S = 10.0
 """A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
 PHASE_EVERY_S = 5.0
+SELDOM_SHARE, SELDOM_S = 0.01, 240.0
+"""Progress comes once in a hundredth of the attempt's time so far, at least so often: the log of a
+week stays short, and its newest pace is recent."""
 SAID_SLEEP_S = 30.0
 """A look of ours that is late by less is not worth a word; a sleep of the machine always is."""
 _OPTIMIZER_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
@@ -128,10 +133,11 @@ def progress_event(
     sample: Sample, state: State, now: float, steps_s: float | None = None
 ) -> e.Progress:
     """Progress, and the census of the tree."""
+    census = tuple(member.member for member in sample.members)
     return e.Progress(
         progress=run_progress(sample, state, steps_s),
         ranks=tuple(_rank_status(m, slot, sample, now) for m, slot in judged(sample)),
-        members=tuple(member.member for member in sample.members),
+        members=census if census != state.members else msgspec.UNSET,
     )
 
 
@@ -329,7 +335,9 @@ def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
     sample = observation.sample
     since_s = observation.now - state.progress_mono
-    if since_s >= policy.output.progress_every_s:
+    launched = state.attempt.launching_mono if state.attempt is not None else observation.now
+    seldom_s = min(SELDOM_S, SELDOM_SHARE * (observation.now - launched))
+    if since_s >= max(policy.output.progress_every_s, seldom_s):
         return True
     # The first pace is recorded soon: who asks for the status has no other source of it.
     news = observation.steps_s is not None and state.progress.steps_s is None

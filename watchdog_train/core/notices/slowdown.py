@@ -6,8 +6,6 @@ creeps is followed and not said; one that jumps and stays is.
 
 from __future__ import annotations
 
-from statistics import median
-
 import msgspec
 
 from watchdog_train.core.detection.track import judged
@@ -130,6 +128,8 @@ def _weigh(memory: Slowness, stretch: Stretch, now: float) -> Slowness:
     """What one more bin means."""
     if len(memory.usual) < LEARN_BINS:
         return _replace(memory, usual=(*memory.usual, stretch))
+    from statistics import median  # with fractions, 1 ms of every start
+
     usual_s = median(each.step_s for each in memory.usual)
     if memory.open is not None:
         return _while_open(memory, stretch, usual_s)

@@ -9,7 +9,6 @@ the others the last one came, or for how long they have waited for it.
 from __future__ import annotations
 
 from math import sqrt
-from statistics import median_low
 
 import msgspec
 
@@ -252,6 +251,8 @@ def _last(
     if len(behind) > 1 or (behind and numbers[behind[0]] < top - 1):
         return None
     last = behind[0] if behind else max(range(len(stamps)), key=stamps.__getitem__)
+    from statistics import median_low
+
     others_s = median_low(stamps[:last] + stamps[last + 1 :]) / 1e9
     if not behind:
         return stamps[last] / 1e9 - others_s, last

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from msgspec import Meta
+
 from watchdog_train.core.policy.base import Section, non_negative, positive
 
 
@@ -12,7 +14,11 @@ class Patience(Section):
         float, positive("nothing can ever end the wait: a deadlock, seen twice")
     ] = 20.0
     proven_saving_s: Annotated[
-        float, positive("the same in a save or an evaluation, where a false alarm costs more")
+        float,
+        positive(
+            "the same in a save or an evaluation, where a false alarm costs more; the lock file of "
+            "a dead process, which lock libraries break in 30 s; a FIFO without another end"
+        ),
     ] = 45.0
     proven_early_s: Annotated[
         float, positive("the same before the third step, where little is known of the job")
@@ -24,13 +30,6 @@ class Patience(Section):
             "moves: a hand-over takes milliseconds, but nothing proves that it is lost"
         ),
     ] = 60.0
-    dead_holder_s: Annotated[
-        float, positive("the lock file of a dead process: lock libraries break such locks in 30 s")
-    ] = 45.0
-    fifo_s: Annotated[
-        float,
-        positive("nobody has the other end of a FIFO open, in training or a save; else poll_s"),
-    ] = 45.0
     unknown_s: Annotated[
         float, positive("what it waits for is not known; quiet moments of 60 s exist")
     ] = 75.0
@@ -47,24 +46,29 @@ class Patience(Section):
         ),
     ] = 900.0
     network_s: Annotated[
-        float, positive("another machine is to answer: clients give up after 5 to 10 minutes")
+        float,
+        positive(
+            "another machine is to answer, thrice this in an evaluation: clients give up "
+            "after 5 to 10 minutes, and a judge may take long"
+        ),
     ] = 600.0
-    network_eval_s: Annotated[
-        float, positive("the same in an evaluation: a judge that is asked there may take long")
-    ] = 1800.0
     poll_s: Annotated[
         float,
         positive(
-            "it asks again and again, sleeps again at the same line, or listens: somebody may come"
+            "it asks again and again, sleeps again at the same line, or listens: somebody may "
+            "come; or a living process of this machine outside of the job is to act or let go"
         ),
-    ] = 900.0
-    outsider_s: Annotated[
-        float,
-        positive("a living process of this machine that is no part of the job is to act or let go"),
     ] = 900.0
     longest_sleep_s: Annotated[
         float, positive("one sleep is waited out, unless its end is further away than this")
     ] = 1800.0
+    live_lock_s: Annotated[
+        float | None,
+        Meta(
+            description="over the hard limit, busy with nothing but asking if something has "
+            "happened, in 20 samples: this long from the first; null: said, and never a stall"
+        ),
+    ] = None
     again_s: Annotated[
         float,
         non_negative(

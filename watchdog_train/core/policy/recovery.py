@@ -21,10 +21,11 @@ class Stopping(Section):
         non_negative("the same while it cannot have answered yet: a long step, an evaluation"),
     ] = 1800.0
     hang_grace_s: Annotated[
-        float, non_negative("after SIGTERM to the ranks of a hung job; they seldom act on it")
-    ] = 5.0
-    helpers_s: Annotated[
-        float, non_negative("for resource trackers and shared-memory managers to clean up and end")
+        float,
+        non_negative(
+            "after SIGTERM to the ranks of a hung job, which seldom act on it; then for resource "
+            "trackers and shared-memory managers to clean up and end"
+        ),
     ] = 5.0
     outlive_s: Annotated[
         float, non_negative("what outlives a successful exit (an uploader) is ended after this")
@@ -100,16 +101,9 @@ class Recovery(Section):
         Meta(
             ge=0,
             description="largest checkpoint file of which the last whole version is kept when the "
-            "script overwrites it in place; 0: none is kept",
+            "script overwrites it in place, and put back where a torn one is found; 0: none",
         ),
     ] = 4 * 1024**3
-    restore_kept: Annotated[
-        bool,
-        Meta(
-            description="put the kept copy back to the path of a checkpoint file that was found "
-            "torn, where only that path reaches the script; the torn file is moved aside"
-        ),
-    ] = True
     on_not_resumed: Annotated[
         Literal["stop", "continue"],
         Meta(

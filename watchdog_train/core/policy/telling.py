@@ -13,7 +13,10 @@ class Output(Section):
     log_cap_bytes: Annotated[
         int, Meta(ge=65536, description="of each captured stream; the newest are kept")
     ] = 64 * 1024 * 1024
-    progress_every_s: Annotated[float, positive("time between progress events in the log")] = 30.0
+    progress_every_s: Annotated[
+        float,
+        positive("time between progress events in the log; after hours they are up to 4 min apart"),
+    ] = 30.0
     status_line: Annotated[
         bool,
         Meta(

@@ -124,7 +124,7 @@ def _plan_again(
             guilty=of_the_culprit(state) if elsewhere else (),
             consumes=("survey",),
         )
-    restoring = keeping.restore(observation, state, policy, step.plan)
+    restoring = keeping.restore(observation, state, step.plan)
     if restoring is not None:
         return restoring
     events: list[e.AnyEvent] = [*step.rejected]

@@ -116,7 +116,7 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
     return KeepCopy(save=save)
 
 
-def restore(observation: Observation, state: State, policy: Policy, plan: Plan) -> Action | None:
+def restore(observation: Observation, state: State, plan: Plan) -> Action | None:
     """Put a kept copy back where the script opens its own path and that is torn; once.
 
     Also where the next attempt is told of another checkpoint: it may not listen.
@@ -131,7 +131,7 @@ def restore(observation: Observation, state: State, policy: Policy, plan: Plan) 
         return None
     if "restore" in observation.running:
         return Wait(until=observation.now + 0.05)
-    if not policy.recovery.restore_kept or state.restore_tried == plan.attempt - 1:
+    if state.restore_tried == plan.attempt - 1:
         return None
     findings = survey.findings if survey is not None else ()
     copies = {copy.copy_of: copy.path for copy in findings if copy.whole}

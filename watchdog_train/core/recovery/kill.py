@@ -67,10 +67,14 @@ def nobody_left(observation: Observation) -> bool:
     return all(sample.empty_looks >= 2 and not live(sample) for sample in samples)
 
 
-def first_alive(observation: Observation) -> Sample:
-    """Of the first machine on which somebody lives."""
-    samples = [sight.sample for sight in observation.trees]
-    return next((sample for sample in samples if live(sample)), samples[0])
+def begin_first(sequence: KillSequence, observation: Observation, state: State, why: Why) -> Action:
+    """Begin on the first machine that is heard and where somebody lives; the others follow."""
+    sights = [observation.of(tree.host) for tree in state.trees if not tree.settled]
+    samples = [sight.sample for sight in sights if sight.is_heard]
+    if not samples:
+        return Wait(until=observation.now + LOOK_AGAIN_S)
+    first = next((sample for sample in samples if live(sample)), samples[0])
+    return begin(sequence, state, first, why)
 
 
 def pursue_all(
@@ -83,8 +87,8 @@ def pursue_all(
     if state.kill is None:
         return None
     kills = {tree.host: tree.kill for tree in state.trees if not tree.settled}
-    of_all = (kill for kill in kills.values() if kill is not None and kill.sequence != "sweep")
-    begun = next(of_all, None)
+    all_kills = (tree.kill for tree in state.trees)  # also where it is over
+    begun = next((kill for kill in all_kills if kill and kill.sequence != "sweep"), None)
     by_stage: dict[int, list[Action | None]] = {}
     for host, kill in kills.items():
         sight = observation.of(host)
@@ -297,10 +301,8 @@ def _limit_s(stage: KillStage, stopping: Stopping) -> float:
             return stopping.grace_s
         case "freeze":
             return 0.0
-        case "terminate":
+        case "terminate" | "helpers":
             return stopping.hang_grace_s
-        case "helpers":
-            return stopping.helpers_s
         case "kill" | "launchers":
             return KILL_S
         case "keeper":

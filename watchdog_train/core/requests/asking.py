@@ -94,7 +94,6 @@ def stop(
 ) -> Action | None:
     """A user's stop: ask where the script can be asked, else the root gets the word."""
     request, attempt, sample = state.stop, state.attempt, observation.sample
-    first = kill.first_alive(observation)
     if request is None or state.kill is not None:
         return None
     if attempt is None or not attempt.launched or attempt.ended:
@@ -105,7 +104,7 @@ def stop(
     if request.mode == "soft" and (pending or collecting):
         return None  # the dumps are on disk before the first signal
     if request.mode == "now":
-        return kill.begin("now", state, first, Why("asked", who=request.by))
+        return kill.begin_first("now", observation, state, Why("asked", who=request.by))
     slots = [slot for _, slot in judged(sample)]
     if any(slot.can_stop for slot in slots):
         saves = _can_save(sample)
@@ -122,7 +121,8 @@ def stop(
         why = Why("save-under-way", limit_s=limit_s)
         return Record(events=(e.Noticed(kind="save", pids=(), why=why),))
     reason = Why("cannot-ask" if _step(slots) is not None else "no-step-yet")
-    return kill.begin("stop", state, first, Why("asked", who=request.by).plus(reason))
+    why = Why("asked", who=request.by).plus(reason)
+    return kill.begin_first("stop", observation, state, why)
 
 
 def ask_until(observation: Observation, state: State, stopping: Stopping) -> float:

@@ -9,7 +9,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.facts import Evidence, LogText
 from watchdog_train.core.job.machines import FOLDER
-from watchdog_train.core.model import Explanation
+from watchdog_train.core.model import Explanation, JointAnswer
 from watchdog_train.evidence.bundle import (
     LOG_FILE,
     VERDICT_FILE,
@@ -38,37 +38,41 @@ def evidence_from(paths: Sequence[str]) -> tuple[Evidence, list[str]]:
     notes: list[str] = []
     texts: list[str] = []
     for path in paths:
-        bundle = _bundle(path)
-        if bundle is None:
+        parts = _parts(path)
+        found += parts
+        if not parts:
             texts.append(path)
-        else:
-            found.append(bundle)
     if texts:
         sources, notes = read_sources(texts)
         found.append(gather(sources))
     return together(found), notes
 
 
-def _bundle(path: str) -> Evidence | None:
-    """A stall folder of ours; of a run directory its newest one."""
+def _parts(path: str) -> list[Evidence]:
+    """Of all machines of a stall folder of ours; of a run directory its newest one."""
     folder = Path(path)
     if path == "-" or not folder.is_dir():
-        return None
+        return []
     if not (folder / VERDICT_FILE).is_file():
         newest = sorted((folder / "stalls").glob(f"[0-9]*/{VERDICT_FILE}"))
         if not newest:
-            return None
+            return []
         folder = newest[-1].parent
+    return [one for place in (folder, *_machines(folder)) if (one := evidence_in(place))]
+
+
+def evidence_in(folder: Path) -> Evidence | None:
+    """Of one machine."""
     bundle = read_bundle(folder)
-    if bundle is None:
-        return None
-    evidence = bundle.evidence
-    return msgspec.structs.replace(evidence, logs=_logs(folder))
+    return None if bundle is None else _replace(bundle.evidence, logs=_logs(folder))
 
 
-class _Joint(msgspec.Struct):
-    root_in: str | None
-    explanation: Explanation | None
+def _machines(folder: Path) -> list[Path]:
+    """What the other machines of the job have sent."""
+    try:
+        return sorted(each for each in (folder / FOLDER).iterdir() if each.is_dir())
+    except OSError:
+        return []
 
 
 def read_whole(folder: Path) -> Bundle | None:
@@ -77,19 +81,16 @@ def read_whole(folder: Path) -> Bundle | None:
     Of a hang the explanation is the one of all of them; a crash has the words of its machine.
     """
     ours = read_bundle(folder)
-    try:
-        places = sorted(each for each in (folder / FOLDER).iterdir() if each.is_dir())
-    except OSError:
-        places = []
-    theirs = {place: bundle for place in places if (bundle := read_bundle(place)) is not None}
+    read = ((place, read_bundle(place)) for place in _machines(folder))
+    theirs = {place: bundle for place, bundle in read if bundle is not None}
     if ours is None or not theirs:
         return ours
     parts = {folder: ours, **theirs}
     speaks = next((one for one in parts.values() if one.verdict.crash is not None), ours)
-    joint = read_json(folder / JOINT_FILE, _Joint, cap_bytes=_JOINT_BYTES)
+    joint = read_json(folder / JOINT_FILE, JointAnswer, cap_bytes=_JOINT_BYTES)
     found = speaks.explanation
     if joint is not None and joint.explanation is not None:
-        found = _on_its_machine(joint.explanation, parts.get(Path(joint.root_in or "")), parts)
+        found = _on_its_machine(joint.explanation, parts.get(Path(joint.where or "")), parts)
     processes = tuple(each for one in parts.values() for each in one.verdict.processes)
     return _replace(
         speaks,

@@ -41,10 +41,6 @@ class Hands(Protocol):
     def exit_known_at(self) -> float:
         """When the end of the root was learnt, 0 before; monotonic seconds."""
 
-    @property
-    def gpu_trouble(self) -> str | None:
-        """Why nothing will be known of its GPUs any more."""
-
     def begin(self, now: float) -> None:
         """Another attempt begins: forget the last one."""
 
@@ -79,7 +75,7 @@ class Hands(Protocol):
 
     @property
     def told(self) -> Told:
-        """What its training says in words; nothing of this machine, whose files we read."""
+        """What its training says in words, and what it lacks; of this machine we read files."""
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:
         """Start a look, or the collection of a bundle."""

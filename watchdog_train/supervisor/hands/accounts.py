@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from watchdog_train.core.model import ProcessId, ProcessRow
 
 
-@dataclass
-class _Used:
+class _Used(msgspec.Struct):
     """Of one process, as last seen."""
 
     own_s: float = 0.0
@@ -19,8 +19,7 @@ class _Used:
     parent: int = 0
 
 
-@dataclass
-class _Again:
+class _Again(msgspec.Struct):
     """CPU time of ended children that is in the sum already.
 
     The kernel adds it to what their parent has reaped, where it would count a second time: a whole
@@ -33,16 +32,15 @@ class _Again:
     looks: int = 2
 
 
-@dataclass
-class Accounts:
+class Accounts(msgspec.Struct):
     """Sums over all who ever were; a process that has ended stays in them."""
 
     cpu_s: float = 0.0
     io_bytes: int = 0
     cpu_known: bool = True
     io_known: bool = True
-    _used: dict[ProcessId, _Used] = field(default_factory=dict)
-    _again: dict[int, _Again] = field(default_factory=dict)
+    _used: dict[ProcessId, _Used] = {}
+    _again: dict[int, _Again] = {}
     """By pid of a parent."""
 
     def begin(self, gone: Iterable[ProcessId]) -> None:

@@ -53,7 +53,6 @@ class LocalHands(Sampler):
     """The processes of one attempt after the other; remembers only what one attempt needs."""
 
     host = ""
-    told = Told()
 
     def __init__(self, context: Context) -> None:
         self._last_words = LastWords(context.slot_dir)
@@ -83,6 +82,10 @@ class LocalHands(Sampler):
             look=tasks.look,
             evidence=tasks.evidence,
         )
+
+    @property
+    def told(self) -> Told:
+        return Told(gpu_trouble=self.gpu_trouble)
 
     @property
     def exit_known_at(self) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from watchdog_train.core.actions import Request
 from watchdog_train.core.fold.state import Crew
 from watchdog_train.supervisor.hands.wire import CHUNK_BYTES, Chunk, Order, Orders, Parcel
-from watchdog_train.trusted_files import entries, open_read
+from watchdog_train.trusted_files import open_read
 
 ON_THE_WAY = 4
 AGAIN_S = 3.0
@@ -70,7 +70,7 @@ class Outbox:
         """How much of each will be, as far as it is known now; in the order of asking."""
         self._on_the_way: deque[Parcel] = deque()
         self._number = 0
-        self._said_at = 0.0
+        self._said_at: float | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -84,26 +84,15 @@ class Outbox:
     def send_file(self, path: Path, cap_bytes: int) -> None:
         """Send what it has grown by; a file that is gone or no file is left out."""
         name = path.relative_to(self._directory).as_posix()
-        with suppress(OSError):
-            size = min(path.stat(follow_symlinks=False).st_size, cap_bytes)
-            if size > self._sent.get(name, 0):
-                self._until[name] = size
+        size = min(_size(path), cap_bytes)
+        if size > self._sent.get(name, 0):
+            self._until[name] = size
 
     def send_folder(self, folder: Path) -> None:
         """Send all files in it, the small ones first."""
-        files: list[tuple[int, Path]] = []
-        folders = [folder]
-        while folders and len(files) < MOST_FILES:
-            inside = folders.pop()
-            with suppress(OSError), entries(inside) as found:
-                for entry in found:
-                    path = inside / entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(path)
-                    elif entry.is_file(follow_symlinks=False):
-                        files.append((entry.stat(follow_symlinks=False).st_size, path))
+        files = [Path(top, name) for top, _, names in os.walk(folder) for name in names]
         left = BUNDLE_BYTES
-        for size, path in sorted(files):
+        for size, path in sorted((_size(path), path) for path in files[:MOST_FILES]):
             left -= size
             if left >= 0:
                 self.send_file(path, size)
@@ -112,7 +101,7 @@ class Outbox:
         """The leader has all up to this one."""
         while self._on_the_way and self._on_the_way[0].number <= number:
             self._on_the_way.popleft()
-            self._said_at = 0.0
+            self._said_at = None
 
     def due(self, now: float) -> tuple[Parcel, ...]:
         """What is to be sent now."""
@@ -124,12 +113,10 @@ class Outbox:
             self._number += 1
             new.append(Parcel(number=self._number, content=content))
             self._on_the_way.append(new[-1])
-        if new:
-            self._said_at = self._said_at or now
-        if self._on_the_way and self._said_at and now - self._said_at >= AGAIN_S:
+        self._said_at = now if self._said_at is None else self._said_at
+        if now - self._said_at >= AGAIN_S:
             self._said_at = now
             return tuple(self._on_the_way)
-        self._said_at = self._said_at or now
         return tuple(new)
 
     def _chunk(self) -> Chunk | None:
@@ -148,13 +135,13 @@ class Outbox:
         return None
 
 
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat(follow_symlinks=False).st_size
+    return 0
+
+
 def grown(attempt_dir: Path) -> list[Path]:
     """Files of an attempt that the leader wants as they grow: finished saves, and output."""
-    with suppress(OSError):
-        return [
-            attempt_dir / name
-            for name in sorted(os.listdir(attempt_dir))
-            if (name.startswith("saves.") and name.endswith(".jsonl"))
-            or name in ("output.log", "stdout.log", "stderr.log")
-        ]
-    return []
+    output = (attempt_dir / name for name in ("output.log", "stdout.log", "stderr.log"))
+    return [*sorted(attempt_dir.glob("saves.*.jsonl")), *output]

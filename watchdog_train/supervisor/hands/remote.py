@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -51,7 +52,8 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link import Link, join, lead
-from watchdog_train.supervisor.job import machine_of
+from watchdog_train.system import proc
+from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder, open_regular
 
 AGAIN_S = 1.0
@@ -64,6 +66,7 @@ STAY_S = 20.0
 END_LOOK_S = 0.05
 MOST_BYTES = 512 << 20
 """Of files that one machine may send in a run."""
+_ASKED: dict[type, TaskName] = {StartLook: "look", StartEvidence: "evidence"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -118,11 +121,10 @@ class RemoteHands:
             "agent_lives": lives,
             "sees": report.sight.sees if report and report.checkpoint == self._checkpoint else None,
         }
-        pending = {type(order.work): order.work for order in self._orders}
-        asked = _asked(pending)
-        forgotten = {work.name for work in pending.values() if isinstance(work, wire.Discard)}
-        forgotten |= asked
-        sight = self._seen(now, is_begun=wire.StartAttempt not in pending)
+        works = [order.work for order in self._orders]
+        asked = frozenset(_ASKED[type(work)] for work in works if type(work) in _ASKED)
+        forgotten = asked.union(work.name for work in works if isinstance(work, wire.Discard))
+        sight = self._seen(now)
         return msgspec.structs.replace(
             sight,
             running=sight.running | asked,
@@ -131,14 +133,14 @@ class RemoteHands:
             **known,
         )
 
-    def _seen(self, now: float, *, is_begun: bool) -> TreeSight:
+    def _seen(self, now: float) -> TreeSight:
         """Of the present attempt; where its agent has heard us and has none, that one is gone."""
         report, nothing = self._report, together((), at=now, host=self.host)
         if report is not None and self._is_present(report):
             return report.sight
-        if report is None or report.epoch != self.epoch or not is_begun:
+        if report is None or report.epoch != self.epoch or self._is_to_start:
             return TreeSight(sample=nothing)
-        if report.lives:
+        if report.lives or report.attempt > max(self._present, report.agent.attempts):
             return TreeSight(sample=nothing, other=report.attempt)
         return msgspec.structs.replace(
             report.sight,
@@ -154,11 +156,6 @@ class RemoteHands:
         report = self._report
         return report.told if report is not None and self._is_present(report) else wire.Told()
 
-    @property
-    def gpu_trouble(self) -> str | None:
-        trouble = self.told.gpu_trouble
-        return None if trouble is None else f"{self.host}: {trouble}"
-
     def _is_present(self, report: wire.Report) -> bool:
         """Whether it speaks of the present attempt, or of one begun alone that belongs to it."""
         launch, tree = report.sight.launch, self._tree
@@ -169,8 +166,11 @@ class RemoteHands:
             return self._present > 0
         if tree.root is not None:
             return tree.root == root
-        ordered = any(isinstance(order.work, wire.StartAttempt) for order in self._orders)
-        return report.attempt == self._present and not ordered
+        return report.attempt == self._present and not self._is_to_start
+
+    @property
+    def _is_to_start(self) -> bool:
+        return any(isinstance(order.work, wire.StartAttempt) for order in self._orders)
 
     def take(self, message: wire.Report | wire.Parcel, now: float) -> None:
         """One word of its agent."""
@@ -282,19 +282,13 @@ class RemoteHands:
     def _held(self, found: GpuHold, offset_s: float) -> GpuHold:
         """By our clock, and with the machine in the names."""
 
-        def named(holders: tuple[GpuHolder, ...]) -> tuple[GpuHolder, ...]:
-            pairs = ((one, one.name or f"pid {one.pid}") for one in holders)
-            return tuple(
-                msgspec.structs.replace(one, name=f"{self.host}: {name}") for one, name in pairs
-            )
+        def named(one: GpuHolder) -> GpuHolder:
+            name = f"{self.host}: {one.name or f'pid {one.pid}'}"
+            return msgspec.structs.replace(one, name=name)
 
-        return msgspec.structs.replace(
-            found,
-            host=self.host,
-            ours=named(found.ours),
-            others=named(found.others),
-            asked_at=found.asked_at + offset_s,
-        )
+        ours, others = tuple(map(named, found.ours)), tuple(map(named, found.others))
+        at = found.asked_at + offset_s
+        return msgspec.structs.replace(found, host=self.host, ours=ours, others=others, asked_at=at)
 
     def close(self) -> None:
         """Its agent lives on."""
@@ -329,11 +323,6 @@ class RemoteHands:
     def answer(self) -> None:
         """It waits for room: say at once what has come."""
         self._said_at = 0.0
-
-
-def _asked(pending: dict[type, wire.Work]) -> frozenset[TaskName]:
-    names: dict[type, TaskName] = {StartLook: "look", StartEvidence: "evidence"}
-    return frozenset(name for kind, name in names.items() if kind in pending)
 
 
 class Machines:
@@ -383,6 +372,12 @@ class Machines:
                 for each in self.hands:
                     self.link.send(each.host, wire.encode(over))
             ready([self.link.fileno()] if self.link.fileno() >= 0 else [], (), END_LOOK_S)
+
+
+def machine_of(system: ProcessSystem) -> str:
+    """Within which the number of a process means something: host, boot and pid namespace."""
+    namespace = proc.link("self", "ns/pid") or ""
+    return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
 
 
 def meet(task: JobTask, children: ChildTable) -> Link:

@@ -19,14 +19,7 @@ __all__ = ("LEADER", "LOST_S", "MESSAGE_CAP_BYTES", "Link", "join", "lead")
 
 
 def lead(address: str | None, *, job: str, machines: int, children: ChildTable) -> Link:
-    """Let so many agents come.
-
-    Args:
-        address: `tcp://HOST:PORT` of this machine, which needs a key in the environment; None:
-            only agents of this machine come.
-        job: agents of another job are refused.
-        machines: how many will come.
-        children: takes the process that talks to other machines.
+    """Let so many agents of this job come: to an address of this machine; None: only from here.
 
     Raises:
         WtrainError: it cannot be done, with 78.
@@ -35,13 +28,12 @@ def lead(address: str | None, *, job: str, machines: int, children: ChildTable) 
 
     start.make_room(machines)
     if address is not None:
-        return Leader(job, dialler=Dialler(start.relay(address, children, leads=True)))
-    listener = start.Listener(job)
-    return Leader(job, listener.accept, ended=listener.close)
+        return Leader(job, Dialler(start.relay(address, children, leads=True)))
+    return Leader(job, listener=start.Listener(job))
 
 
 def join(address: str | None, name: str, *, job: str, children: ChildTable) -> Link:
-    """Come to a leader, whenever there is one; the rest is as of lead()."""
+    """Come to a leader, whenever there is one."""
     from watchdog_train.supervisor.hands.link import start
 
     if address is not None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,17 +17,20 @@ from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
 
+if TYPE_CHECKING:  # the process that carries a link loads no more than it needs
+    from watchdog_train.supervisor.hands.link.start import Listener
+
 LEADER = "leader"
 """What agents call the other end."""
 LOST_S = 20.0
 """An end that was not heard for so long has no connection any more."""
-PING_EVERY_S = 5.0
-TURN_S = 1.0
+HELLO_EVERY_S = 5.0
+"""An agent says so often who it is: an end that says nothing else is heard, too."""
 LINGER_S = 3.0
 SURE_S = 60.0
 """A refusal that may pass must last for so long: a dead one of our name, a leader that starts."""
-MESSAGE, PING, HELLO, WELCOME, WHO, REFUSED = b"M", b"P", b"H", b"W", b"?", b"R"
-"""The first byte of what travels."""
+MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
+"""The first byte of what travels. A leader answers each hello, and drops what comes before one."""
 _REFUSALS = {
     "version": ("the leader has wtrain {}, this machine has {}", "install the same on both"),
     "job": ("the leader's job is {}, this task's job is {}", "give each job its own address"),
@@ -38,7 +43,7 @@ _REFUSALS = {
 
 
 class Hello(Value):
-    """The first that an agent says; later versions must keep these. `instance` is by chance."""
+    """Who an agent is; later versions must keep these. `instance` is by chance."""
 
     version: str
     name: str = ""
@@ -46,36 +51,33 @@ class Hello(Value):
     instance: str = ""
 
 
+@dataclass(eq=False)
 class Peer:
     """Somebody who was connected once."""
 
-    def __init__(self, channel: Channel, number: bytes, hello: Hello, now: float) -> None:
-        self.channel: Channel | None = channel
-        self.number = number
-        self.hello = hello
-        self.heard_at = self.sent_at = now
+    channel: Channel | None
+    number: bytes
+    instance: str
+    heard_at: float
 
-    def put(self, data: bytes, now: float) -> bool:
+    def put(self, data: bytes) -> bool:
         """Send, or queue."""
-        self.sent_at = now
         return self.channel is not None and self.channel.put(self.number, data)
 
 
 class Link:
     """One end. Its work is done inside receive(): call it several times a second."""
 
-    def __init__(self, dialler: Dialler | None, version: str, clock: Callable[[], float]) -> None:
+    def __init__(self, dialler: Dialler | None) -> None:
         self.made = 0
         """How often an agent was linked; what was sent over the link before may be lost."""
         self.refusal: WtrainError | None = None
         """Why the leader does not take us: another version, job or key; a name that lives."""
-        self._dialler, self._version, self._clock = dialler, version, clock
+        self._dialler, self._clock = dialler, time.monotonic
         self._selector = selectors.DefaultSelector()
-        self._channels: dict[Channel, bool] = {}
-        """Whether we wait until one can be written to."""
+        self._channels: list[Channel] = []
         self._peers: dict[str, Peer] = {}
         self._linked: dict[tuple[Channel, bytes], str] = {}
-        self._turn_at = 0.0
 
     def send(self, to: str, message: bytes) -> bool:
         """Send, or queue for a moment.
@@ -87,7 +89,7 @@ class Link:
         now, peer = self._clock(), self._peers.get(to)
         if peer is None or len(message) > MESSAGE_CAP_BYTES or now - peer.heard_at >= LOST_S:
             return False
-        sent = peer.put(MESSAGE + message, now)
+        sent = peer.put(MESSAGE + message)
         if peer.channel is not None:
             self._watch(peer.channel)
         return sent
@@ -101,17 +103,11 @@ class Link:
             if events & selectors.EVENT_WRITE:
                 channel.flush()
             for number, data in channel.take() if events & selectors.EVENT_READ else ():
-                name = self._linked.get((channel, number))
-                if data[:1] not in (MESSAGE, PING):
+                if data[:1] != MESSAGE:
                     self._heed(channel, number, data[:1], data[1:], now)
-                elif name is None:
-                    channel.put(number, WHO)
-                else:
+                elif (name := self._linked.get((channel, number))) is not None:
                     self._peers[name].heard_at = now
-                    messages += [(name, data[1:])] if data[:1] == MESSAGE else []
-        if now >= self._turn_at:
-            self._turn_at = now + TURN_S
-            self._turn(now)
+                    messages.append((name, data[1:]))
         for channel in tuple(self._channels):
             self._watch(channel)
             if channel.broken:
@@ -124,8 +120,7 @@ class Link:
 
     def fileno(self) -> int:
         """Readable when something has come; -1 where there is no such descriptor."""
-        fileno: Callable[[], int] | None = getattr(self._selector, "fileno", None)
-        return -1 if fileno is None else fileno()
+        return int(getattr(self._selector, "fileno", lambda: -1)())
 
     def close(self) -> None:
         """Let the other ends have what is queued, for LINGER_S at most, and end."""
@@ -141,11 +136,11 @@ class Link:
         if self._dialler is not None and not self._channels and self.refusal is None:
             channel = self._dialler.poll(now)
             if channel is not None:
-                self._add(channel, now)
+                self._add(channel)
 
-    def _add(self, channel: Channel, now: float) -> None:  # noqa: ARG002 - an agent needs it
+    def _add(self, channel: Channel) -> None:
         self._selector.register(channel.socket, selectors.EVENT_READ, channel)
-        self._channels[channel] = False
+        self._channels.append(channel)
 
     def _link(self, name: str, peer: Peer) -> None:
         before = self._peers.get(name)
@@ -155,23 +150,16 @@ class Link:
         if peer.channel is not None:
             self._linked[peer.channel, peer.number] = name
 
-    def _turn(self, now: float) -> None:
-        """Once a second."""
-        for peer in self._peers.values():
-            if now - peer.sent_at >= PING_EVERY_S:
-                peer.put(PING, now)
-
     def _watch(self, channel: Channel) -> None:
         full = channel.waiting > 0 and not channel.broken
-        if full != self._channels[channel]:
-            self._channels[channel] = full
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
+        if events != self._selector.get_key(channel.socket).events:
             self._selector.modify(channel.socket, events, channel)
 
     def _drop(self, channel: Channel, now: float) -> None:
         self._selector.unregister(channel.socket)
         channel.close()
-        del self._channels[channel]
+        self._channels.remove(channel)
         for key in [key for key in self._linked if key[0] is channel]:
             self._peers[self._linked.pop(key)].channel = None
         if self._dialler is not None:
@@ -184,25 +172,22 @@ class Leader(Link):
     def __init__(
         self,
         job: str,
-        accept: Callable[[], list[Channel]] = list,
         dialler: Dialler | None = None,
-        *,
-        version: str = __version__,
-        clock: Callable[[], float] = time.monotonic,
-        ended: Callable[[], None] = lambda: None,
+        listener: Listener | None = None,
     ) -> None:
-        super().__init__(dialler, version, clock)
-        self._job, self._accept, self._ended = job, accept, ended
+        super().__init__(dialler)
+        self._job, self._listener = job, listener
 
     def close(self) -> None:
         """As of both ends."""
         super().close()
-        self._ended()
+        if self._listener is not None:
+            self._listener.close()
 
     def _connect(self, now: float) -> None:
         super()._connect(now)
-        for channel in self._accept():
-            self._add(channel, now)
+        for channel in self._listener.accept() if self._listener is not None else ():
+            self._add(channel)
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         if kind != HELLO:
@@ -212,62 +197,50 @@ class Leader(Link):
         except (msgspec.DecodeError, ValueError, RecursionError):
             hello = Hello(version="unknown")
         before, said = self._peers.get(hello.name), None
-        if hello.version != self._version:
-            said = ("version", self._version)
+        if hello.version != __version__:
+            said = ("version", __version__)
         elif hello.job != self._job:
             said = ("job", self._job)
-        elif before is not None and self._lives(before, hello, now):
-            said = ("name", hello.name)
+        elif before is not None and before.channel is not None and now - before.heard_at < LOST_S:
+            # The newest connection of a name wins only if the old one is dead, and asks until then.
+            said = ("name", hello.name) if before.instance != hello.instance else None
         if said is not None:
             channel.put(number, REFUSED + msgspec.msgpack.encode(said))
         else:
-            self._link(hello.name, Peer(channel, number, hello, now))
-            channel.put(number, WELCOME)
-
-    @staticmethod
-    def _lives(before: Peer, hello: Hello, now: float) -> bool:
-        """The newest connection of a name wins only if the old one is dead, and asks until then."""
-        heard = before.channel is not None and now - before.heard_at < LOST_S
-        return heard and before.hello.instance != hello.instance
+            again = self._linked.get((channel, number)) == hello.name
+            self._link(hello.name, Peer(channel, number, hello.instance, now))
+            channel.put(number, WELCOME + (b"again" if again else b""))
 
 
 class Agent(Link):
     """The end that comes to a leader, again and again."""
 
-    def __init__(
-        self,
-        name: str,
-        job: str,
-        dialler: Dialler,
-        *,
-        version: str = __version__,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(dialler, version, clock)
-        self._hello = Hello(version=version, name=name, job=job, instance=os.urandom(8).hex())
-        self._asked_at = self._began = 0.0
+    def __init__(self, name: str, job: str, dialler: Dialler) -> None:
+        super().__init__(dialler)
+        self._hello = Hello(version=__version__, name=name, job=job, instance=os.urandom(8).hex())
+        self._began = self._said_at = 0.0
         self._refused_at: float | None = None
 
-    def _add(self, channel: Channel, now: float) -> None:
-        super()._add(channel, now)
-        self._began = now
-        self._ask(channel, now)
+    def _add(self, channel: Channel) -> None:
+        super()._add(channel)
+        self._began, self._said_at = self._clock(), 0.0
 
-    def _ask(self, channel: Channel, now: float) -> None:
-        self._asked_at = now
-        channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
+    def _connect(self, now: float) -> None:
+        super()._connect(now)
+        heard_at = max(self._began, *(peer.heard_at for peer in self._peers.values()), 0.0)
+        for channel in self._channels:
+            if now - heard_at >= LOST_S:
+                channel.broken = True
+            elif now - self._said_at >= HELLO_EVERY_S and not channel.waiting:
+                self._said_at = now
+                channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
-        linked = (channel, number) in self._linked
-        if kind == WELCOME and not linked:
-            self._link(LEADER, Peer(channel, number, self._hello, now))
-            self.made += 1
+        if kind == WELCOME:
+            self._link(LEADER, Peer(channel, number, "", now))
+            self.made += not body
             self._refused_at = None
-        elif kind == WHO and linked:
-            del self._linked[channel, number]
-            self._peers[LEADER].channel = None
-            self._ask(channel, now)
-        elif kind == REFUSED and not linked:
+        elif kind == REFUSED:
             with suppress(msgspec.DecodeError, ValueError, LookupError):
                 self._refuse(channel, *msgspec.msgpack.decode(body, type=tuple[str, str]), now)
 
@@ -275,6 +248,8 @@ class Agent(Link):
         message, hint = _REFUSALS[reason]
         if reason == "key" and self.made:
             return  # a leader that ends just now
+        self._peers.clear()
+        self._linked.clear()
         self._refused_at = now if self._refused_at is None else self._refused_at
         if reason in ("version", "job") or now - self._refused_at >= SURE_S:
             mine, channel.broken = self._hello, True
@@ -284,12 +259,3 @@ class Agent(Link):
                 hint=hint,
                 reference=f"link-{reason}",
             )
-
-    def _turn(self, now: float) -> None:
-        super()._turn(now)
-        for channel in self._channels:
-            linked = (channel, b"") in self._linked
-            if now - (self._peers[LEADER].heard_at if linked else self._began) >= LOST_S:
-                channel.broken = True
-            elif not linked and now - self._asked_at >= PING_EVERY_S and not channel.waiting:
-                self._ask(channel, now)

@@ -29,12 +29,15 @@ TURN_S = 0.02
 MOST = 1024
 """Messages of one round."""
 ORDER_WITHIN_S = 30.0
+LOOK_MS = 250
+"""A leader looks so often whether a descriptor is left."""
+TURN_AWAY_S = 1.0
+"""Nobody is let in for so long after a look that found none."""
 OPTIONS = {
     zmq.IPV6: 1,
     zmq.LINGER: 2000,
     zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1024,  # of a message as it is encrypted
     zmq.RCVHWM: 4,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
-    zmq.BACKLOG: 4096,  # all agents may come at once
     # How long somebody without the key keeps a descriptor, ms. With 10 s it once took 144 s until
     # 1,024 agents were back at a machine at load 40; with 30 s it took 16 to 29 s.
     zmq.HANDSHAKE_IVL: 30_000,
@@ -52,9 +55,11 @@ class Relay:
     """One socket of ZeroMQ."""
 
     def __init__(self, channel: Channel, host: str, port: int, key: str, leads: bool) -> None:
-        context = zmq.Context()
         self._channel = channel
         self._leads = leads
+        self._doorman = _doorman(channel) if leads else None
+        self._listener = _listener(host, port).detach() if leads else -1
+        context = zmq.Context()
         self._socket = context.socket(zmq.ROUTER if leads else zmq.DEALER)
         address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         for option, value in OPTIONS.items():
@@ -69,6 +74,7 @@ class Relay:
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
+            self._socket.set(zmq.USE_FD, self._listener)
             self._socket.bind(address)
         else:
             self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
@@ -89,15 +95,25 @@ class Relay:
             poller.register(
                 self._socket, (zmq.POLLIN if room else 0) | (zmq.POLLOUT if outgoing else 0)
             )
-            found = dict(poller.poll())
+            found = dict(poller.poll(LOOK_MS if self._leads else None))
             if outgoing and found.get(link, 0) & zmq.POLLERR:
                 break  # for a leader that does not come, of a supervisor that is gone
+            self._ask_doorman()
             self._look_aside()
             self._bring(MOST if room else 0)
             outgoing = self._carry(outgoing or self._channel.take())
             self._channel.flush()
             time.sleep(TURN_S)
         self._socket.context.destroy()
+
+    def _ask_doorman(self) -> None:
+        if sys.platform == "win32" or self._doorman is None:
+            return
+        try:
+            os.close(os.dup(0))
+        except OSError:
+            with suppress(OSError):
+                socket.send_fds(self._doorman, [b"!"], [self._listener])
 
     def _look_aside(self) -> None:
         """Let in who has the key, by RFC 27; tell an agent that it was not let in."""
@@ -130,6 +146,46 @@ class Relay:
                 self._socket.send_multipart([peer, data] if self._leads else [data], zmq.NOBLOCK)
                 sent += 1
         return frames[sent:]
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    everywhere = host == "*" and socket.has_dualstack_ipv6()
+    listener = socket.create_server(
+        ("" if host == "*" else host, port),
+        family=socket.AF_INET6 if everywhere else socket.AF_INET,
+        backlog=4096,  # all agents may come at once
+        dualstack_ipv6=everywhere,
+    )
+    listener.setblocking(False)
+    return listener
+
+
+def _doorman(channel: Channel) -> socket.socket:
+    """A process that closes what waits at a listener that is sent to it, for a moment.
+
+    Without a descriptor left nobody can be let in, and libzmq would try to without a pause: one
+    core for as long as somebody without the key holds so many connections.
+    """
+    ask, asked = socket.socketpair()
+    if sys.platform == "win32" or os.fork():  # which has no link
+        asked.close()
+        ask.setblocking(False)
+        return ask
+    with suppress(BaseException):
+        ask.close()
+        for each in (0, channel.socket.detach()):
+            os.close(each)
+        while fds := socket.recv_fds(asked, 1, 1)[1]:
+            with socket.socket(fileno=fds[0]) as listener:
+                until = time.monotonic() + TURN_AWAY_S
+                while (left_s := until - time.monotonic()) > 0:
+                    if ready([listener.fileno(), asked.fileno()], (), left_s) != [
+                        listener.fileno()
+                    ]:
+                        break  # asked again, or our supervisor is gone
+                    with suppress(OSError):
+                        listener.accept()[0].close()
+    os._exit(0)
 
 
 def main() -> None:
