@@ -116,7 +116,7 @@ def test_a_bundle_of_several_machines_is_read_as_one(tmp_path):
     parts[folder / "machines" / "node1"] = ("n1", evidence(rank1_pid1=dump(LOADER)))
     for place, (name, given) in parts.items():
         bundle_in(place, given, at=1.0, name=name)
-    request = JointRequest(bundles=tuple(map(str, parts)), names=("node0", "node1"))
+    request = JointRequest(bundles=tuple(map(str, parts)))
     told = answer(request)
     assert told.explanation is not None
     whole = read_whole(folder)

@@ -206,17 +206,18 @@ def test_what_has_changed_since_is_not_copied(
 ) -> None:
     """A copy of the next save in the middle is worth nothing; the older one stays."""
     path = tmp_path / "ckpt.pt"
-    path.write_bytes(torch_zip())
+    whole = torch_zip()  # once: its parts have the time in them
+    path.write_bytes(whole)
     record = noted(path)
     answer = copied(tmp_path, record)
     if late:  # as large as before
-        monkeypatch.setattr(keep_module, "_reflinked", lambda *_: path.write_bytes(torch_zip()) < 0)
+        monkeypatch.setattr(keep_module, "_reflinked", lambda *_: path.write_bytes(whole) < 0)
     else:
-        path.write_bytes(torch_zip()[:50])
+        path.write_bytes(whole[:50])
     again = copied(tmp_path, record)
     assert again.problem is not None
     assert "the next save has begun" in again.problem
-    assert Path(answer.copy).read_bytes() == torch_zip()
+    assert Path(answer.copy).read_bytes() == whole
     assert sorted(os.listdir(Path(answer.copy).parent)) == ["ckpt.pt"]
 
 

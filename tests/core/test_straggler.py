@@ -14,7 +14,6 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import (
     Difference,
-    HostLoad,
     MemberSample,
     ProcessRow,
     Sample,
@@ -213,32 +212,32 @@ SLOW = Job(lambda rank, _: (0.3 + 0.5 * (rank == 1), 0.1, 0.1), 400)
 
 
 @pytest.mark.parametrize(
-    ("changes", "host", "said"),
+    ("changes", "busy", "said"),
     [
-        ({"state": "D"}, None, "held by the kernel (state D) at 100 % of the looks instead of 0 %"),
-        ({"gpu": GpuUse(util=30.0, clock=0.9)}, None, "the GPU is used 30 % of the time"),
+        ({"state": "D"}, (), "held by the kernel (state D) at 100 % of the looks instead of 0 %"),
+        ({"gpu": GpuUse(util=30.0, clock=0.9)}, (), "the GPU is used 30 % of the time"),
         (
             {"gpu": GpuUse(util=98.0, clock=0.4, slowed_by=("heat",))},
-            None,
+            (),
             "the GPU's clock is at 40 % instead of 90 % (heat)",
         ),
         (
             {"gpu": GpuUse(clock=0.9, others=(7,), other_names=("pid 7 (python, user bob)",))},
-            None,
+            (),
             "the GPU is shared with pid 7 (python, user bob)",
         ),
         (
             {"state": "R"},
-            HostLoad(busy=("pid 8 (stress, user bob)",)),
+            ("pid 8 (stress, user bob)",),
             "instead of 0 % (the CPUs are used by pid 8 (stress, user bob))",
         ),
-        ({"state": "R", "cpu_rate": 0.9}, None, "it uses 90 % of a CPU instead of 0 %"),
-        ({"io_rate": 50e6}, None, "it reads and writes 50 MB/s instead of 0 MB/s"),
-        ({}, None, ": CPU, I/O and GPU show no reason"),
+        ({"state": "R", "cpu_rate": 0.9}, (), "it uses 90 % of a CPU instead of 0 %"),
+        ({"io_rate": 50e6}, (), "it reads and writes 50 MB/s instead of 0 MB/s"),
+        ({}, (), ": CPU, I/O and GPU show no reason"),
     ],
 )
 def test_what_is_different_is_named(
-    changes: dict[str, object], host: HostLoad | None, said: str
+    changes: dict[str, object], busy: tuple[str, ...], said: str
 ) -> None:
     """From the other ranks, as far as anything tells; no more."""
     rest = dict(changes)
@@ -254,7 +253,7 @@ def test_what_is_different_is_named(
             **rest,
         )
         first = msgspec.structs.replace(first, gpu=usual)
-        return msgspec.structs.replace(sample, members=(first, second), host=host)
+        return msgspec.structs.replace(sample, members=(first, second), busy=busy)
 
     found = watch(SLOW, seen=seen)[-1]
     assert found is not None

@@ -24,7 +24,6 @@ from watchdog_train.core.model import (
     Sample,
     SaveRecord,
     ScanLevel,
-    Slow,
     Straggler,
     Survey,
     Value,
@@ -178,8 +177,6 @@ class Observation(Value, dict=True):
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
     slept: Sleep | None = None
     """The newest sleep of the machine, or of ours."""
-    slow: Slow | None = None
-    """Steps have become slow, and still are."""
     straggler: Straggler | None = None
     """The rank that comes last, while one does."""
     ahead: tuple[Ahead, ...] | None = None

@@ -19,7 +19,7 @@ _replace = msgspec.structs.replace
 
 
 NOTABLE = (
-    e.Noticed, e.Slowdown, e.Straggling, e.Warned, e.Notified, e.CommandsRan, e.RankEnded,
+    e.Noticed, e.Straggling, e.Warned, e.Notified, e.CommandsRan, e.RankEnded,
     e.Adopted, e.Reopened, e.SupervisorLeft, e.LogBehind, e.SurvivedKill, e.StopRequested,
     e.SaveProven, e.StallRecovered,
 )  # fmt: skip

@@ -43,7 +43,7 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
                 for labels, value in known
             )
 
-    attempt, slow = state.attempt, state.slowdown
+    attempt = state.attempt
     reasons = restart_reasons(state)
     families = Counter(
         (stall.explanation.family if stall.explanation is not None else None) or "unknown"
@@ -66,7 +66,6 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
         ("eta_seconds", "Until the last step, at the recent pace.", progress.eta_s),
         ("loss", "Newest loss that the training has told.", progress.loss),
         ("suspected", "1 while a silence is looked into.", int(state.suspicion is not None)),
-        ("slowdown_ratio", "How much longer steps take than usual.", slow.factor if slow else None),
         ("exit_code", "Of wtrain.", state.exit_code),
         ("updated_timestamp_seconds", "When these numbers were taken, Unix seconds.",
          observation.wall if observation is not None else state.updated_at),

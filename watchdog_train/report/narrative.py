@@ -15,7 +15,7 @@ from watchdog_train.report.facts import (
     role_counts,
     step_words,
 )
-from watchdog_train.report.notices import slow_words, straggler_words
+from watchdog_train.report.notices import straggler_words
 from watchdog_train.report.patience_text import pause_sentence
 from watchdog_train.report.summary import prefixed
 from watchdog_train.report.why_text import why_text
@@ -42,7 +42,7 @@ def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def _silence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    """What is said about a training that is quiet, slow or in want of something.
+    """What is said about a training that is quiet, uneven or in want of something.
 
     The status line and `wtrain status` show what is waited for.
     """
@@ -60,8 +60,6 @@ def _silence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             return (f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}",)
         case e.Noticed():
             return (f"notice: {why_text(event.why)}",)
-        case e.Slowdown():
-            return (f"slow: {slow_words(event.slow)}",)
         case e.Straggling():
             return (f"straggler: {straggler_words(event.straggler)}",)
         case e.Warned():

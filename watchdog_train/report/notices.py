@@ -1,4 +1,4 @@
-"""What a person should know that is no stall: notices, slow steps, slow ranks. Pure."""
+"""What a person should know that is no stall: notices and slow ranks. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from watchdog_train.core.model import (
     Difference,
     DifferenceKind,
     Ground,
-    Slow,
     StepPlace,
     Straggler,
 )
-from watchdog_train.core.notices.slowdown import SLOW_S
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, listed
 
@@ -69,20 +67,16 @@ _PHRASES: dict[DifferenceKind, str] = {
     "gpu-clock": "the GPU's clock is at {now} instead of {usual}{by}",
     "gpu-held": "the GPU is held down by {who}",
     "gpu-util": "the GPU is used {now} of the time instead of {usual}: it waits for the host",
-    "swap": "the machine swaps, {now}",
-    "memory": "processes of this machine wait for memory {now} of the time instead of {usual}",
-    "storage": "processes of this machine wait for storage {now} of the time instead of {usual}",
-    "cpu": "processes of this machine wait for a CPU {now} of the time instead of {usual}{busy}",
     "disk": "it is held by the kernel (state D) at {now} of the looks instead of {usual}",
     "cpu-line": "it waits for a CPU {now} of the time instead of {usual}{busy}",
     "computes": "it uses {now} of a CPU instead of {usual}",
     "io": "it reads and writes {now} instead of {usual}",
 }
-_BYTES: tuple[DifferenceKind, ...] = ("swap", "io")
+_BYTES: tuple[DifferenceKind, ...] = ("io",)
 
 
 def notice_rows(state: State) -> list[tuple[str, str]]:
-    """Label and words: what was noticed about the present attempt, and its slowness."""
+    """Label and words: what was noticed about the present attempt."""
     left = [("Left", text) for text in left_words(state)]
     if state.finished:
         return left
@@ -92,8 +86,6 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
     if state.gpu_held is not None:
         said.append(why_text(state.gpu_held.why))
     rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
-    if state.slowdown is not None:
-        rows.append(("Slow", slow_words(state.slowdown)))
     if state.straggler is not None:
         rows.append(("Straggler", straggler_words(state.straggler)))
     return rows + left
@@ -116,16 +108,6 @@ def notices_object(state: State) -> list[dict[str, Any]]:
     return found
 
 
-def slowdown_object(state: State) -> dict[str, Any] | None:
-    """None: steps take their usual time, as far as is known."""
-    slow = state.slowdown
-    if slow is None:
-        return None
-    found: dict[str, Any] = msgspec.to_builtins(slow)
-    changed = _difference_objects(slow.changed)
-    return {**found, "factor": slow.factor, "changed": changed, "why": slow_words(slow)}
-
-
 def straggler_object(state: State) -> dict[str, Any] | None:
     """None: no rank comes last in most steps, as far as is known."""
     lags = state.straggler
@@ -137,17 +119,6 @@ def straggler_object(state: State) -> dict[str, Any] | None:
 
 def _difference_objects(differences: tuple[Difference, ...]) -> list[dict[str, Any]]:
     return [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in differences]
-
-
-def slow_words(slow: Slow | None) -> str:
-    """How slow the steps are, and what has changed."""
-    if slow is None:
-        return "steps take about as long as before again"
-    why = _all(slow.changed) or "nothing that we can see has changed"
-    return (
-        f"steps take {slow.step_s:.3g} s instead of {slow.usual_s:.3g} s, {slow.factor:.1f} times "
-        f"as long, for {SLOW_S / 60:.0f} minutes of training: {why}"
-    )
 
 
 def straggler_words(lags: Straggler | None) -> str:

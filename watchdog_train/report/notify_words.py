@@ -18,7 +18,6 @@ from watchdog_train.report.facts import (
     step_words,
 )
 from watchdog_train.report.narrative import warned_words
-from watchdog_train.report.notices import slow_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
@@ -70,7 +69,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
         case e.FirstStep() if event.attempt > 1:
             told = f"{at} running again at {step_words(event.step)}{_end(event, state, zone)}"
             return News(topic="restarted", line=told)
-        case e.Adopted() | e.Noticed() | e.Slowdown() | e.Warned():
+        case e.Adopted() | e.Noticed() | e.Warned():
             said = _notice(event, state)
             return News(topic="notice", line=clean(f"{at} {said}", LINE_CAP)) if said else None
         case e.RunFinished():
@@ -86,7 +85,7 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
             return None
 
 
-def _notice(event: e.Adopted | e.Noticed | e.Slowdown | e.Warned, state: State) -> str | None:
+def _notice(event: e.Adopted | e.Noticed | e.Warned, state: State) -> str | None:
     match event:
         case e.Adopted():
             return f"watched again, by pid {event.pid}: {why_text(event.why)}"
@@ -94,8 +93,6 @@ def _notice(event: e.Adopted | e.Noticed | e.Slowdown | e.Warned, state: State) 
             return None  # it is tried at once, or the wait was told
         case e.Warned():
             return warned_words(event)
-        case e.Slowdown():
-            return slow_words(event.slow) if event.slow is not None else None
         case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):
             return None
         case _:

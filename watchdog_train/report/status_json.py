@@ -11,7 +11,7 @@ from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
-from watchdog_train.report.notices import notices_object, slowdown_object, straggler_object
+from watchdog_train.report.notices import notices_object, straggler_object
 from watchdog_train.report.patience_text import waiting_object
 from watchdog_train.report.places_text import places_object
 
@@ -65,7 +65,6 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
         "notices": notices_object(state),
         "waiting": waiting_object(state, live.mono if live is not None else None),
-        "slowdown": slowdown_object(state),
         "straggler": straggler_object(state),
         "left": msgspec.to_builtins(state.left),
         "last_stall": _last_stall(state),

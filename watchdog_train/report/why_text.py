@@ -194,10 +194,7 @@ SENTENCES: dict[WhyCode, str] = {
     "task_reject_on_worker_lost is off)",
     "task-delivered-again": "{who} (its broker delivers it again: acks_late and "
     "task_reject_on_worker_lost are on)",
-    "slow": "steps take {number:.3g} s instead of {before:.3g} s, {factor:.1f} times as long, for "
-    "{seconds} of training: {because}",
     "gpu-shared": "the GPU is shared with {names}",
-    "gpu-clock": "the GPU's clock is at {number:.0f} % instead of {before:.0f} %",
     "disk-low": "the disk of {path} is nearly full: {size} left",
     "checkpoint-too-large": "the next checkpoint needs {need}, and {path} has {size} left",
     "memory-low": "memory is nearly used up: {size} left",

@@ -11,10 +11,9 @@ from watchdog_train.core.actions import Sleep
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.detection.detect import Signs, Verdict, signs, verdict
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Ahead, Phase, Sample, SaveRecord, Slow, Straggler
+from watchdog_train.core.model import Ahead, Phase, Sample, SaveRecord, Straggler
 from watchdog_train.core.notices import ahead as outlooks
 from watchdog_train.core.notices import pace as paces
-from watchdog_train.core.notices import slowdown as slowdowns
 from watchdog_train.core.notices import straggler as stragglers
 from watchdog_train.core.starting.jobs import is_part_of_more
 from watchdog_train.supervisor.context import Context
@@ -30,7 +29,6 @@ class Assessor:
         self._room_watch = RoomWatch()
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
-        self._slowness = slowdowns.Slowness()
         self._standing = stragglers.Standing()
         self._outlook = outlooks.Outlook()
         self.verdict = Verdict(kind="alive")
@@ -40,8 +38,6 @@ class Assessor:
         """Another attempt: phases and totals start anew; what was said of the run stays said."""
         self._track = tracks.new_track(now)
         self._pace = paces.Pace()
-        slow = state.slowdown
-        self._slowness = slowdowns.Slowness() if slow is None else slowdowns.resumed(slow)
         self._standing = stragglers.Standing(open=state.straggler)
         self._outlook = outlooks.resumed(state.warned, now) if state.warned else outlooks.Outlook()
         self.verdict = Verdict(kind="alive")
@@ -69,7 +65,6 @@ class Assessor:
         detection = context.policy.detection
         self._track = tracks.advance(self._track, sample, detection)
         self._pace = paces.advance(self._pace, sample)
-        self._slowness = slowdowns.advance(self._slowness, sample)
         self._standing = stragglers.advance(self._standing, sample)
         if saves is not None:
             self._look_ahead(sample, now, saves)
@@ -92,11 +87,6 @@ class Assessor:
     def quiet(self) -> bool:
         """Whether the newest windows were quiet ones."""
         return self._track.quiet_windows > 0
-
-    @property
-    def slow(self) -> Slow | None:
-        """Steps that take much longer than they did, while they do."""
-        return self._slowness.open
 
     @property
     def straggler(self) -> Straggler | None:

@@ -160,7 +160,6 @@ class Observer:
             resumed_step=self._resumed_step(),
             signs=self._assessor.signs,
             slept=self._assessor.slept(),
-            slow=self._assessor.slow,
             straggler=self._assessor.straggler,
             ahead=self._assessor.ahead,
             gpu_hold=self._gpu_hold(state, now),

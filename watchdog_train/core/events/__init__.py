@@ -23,7 +23,7 @@ AnyEvent = (
     RunStarted | OrphansFound | AttemptLaunching
     | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | Progress
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
-    | StallDeclared | StallRecovered | Noticed | Slowdown
+    | StallDeclared | StallRecovered | Noticed
     | Straggling | Warned | EvidenceCollecting | EvidenceCollected | EvidenceMoved
     | StallExplained | StopRequested | SaveRequested | SaveProven | StopAsked | RequestAnswered
     | RequestRefused | Signalling | Signalled | SurvivedKill | DaemonsJudged | TreeGone

@@ -14,7 +14,6 @@ from watchdog_train.core.model import (
     Patience,
     Phase,
     SilentAt,
-    Slow,
     Straggler,
     Why,
 )
@@ -108,16 +107,6 @@ class Noticed(Event):
     kind: NoticeKind
     pids: tuple[int, ...]
     why: Why
-
-
-class Slowdown(Event):
-    """Steps take three times as long as learnt, for ten minutes of training; once per episode.
-
-    The limits of the ranks follow by themselves. Nothing is ended for it.
-    """
-
-    slow: Slow | None
-    """None: they take less than twice as long as before again."""
 
 
 class Straggling(Event):

@@ -269,7 +269,6 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         muted=False,
         notices=(),
         noticed=(),
-        slowdown=None,
         straggler=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
         backoff_until=None,

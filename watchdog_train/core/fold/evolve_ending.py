@@ -79,8 +79,6 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
             return _replace(state, commands_begun=event.for_attempt)
         case e.CommandsRan() if event.for_event == BEFORE_RESTART:
             return _replace(state, commands_done=event.for_attempt)
-        case e.Slowdown():
-            return _replace(state, slowdown=event.slow)
         case e.Straggling():
             return _replace(state, straggler=event.straggler)
         case e.Warned(ahead=ahead):

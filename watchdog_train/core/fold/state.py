@@ -34,7 +34,6 @@ from watchdog_train.core.model import (
     ResumeVerdict,
     RunProgress,
     SilentAt,
-    Slow,
     Straggler,
     Value,
     Why,
@@ -371,8 +370,6 @@ class State(Value):
     """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()
     """The same with their words, the newest of each kind."""
-    slowdown: Slow | None = None
-    """Steps of the present attempt have become slow, and still are."""
     straggler: Straggler | None = None
     """The rank of the present attempt that comes last."""
     warned: tuple[Ahead, ...] = ()

@@ -220,19 +220,6 @@ class ThreadWait(Value):
     """How often it was put on a CPU."""
 
 
-class HostLoad(Value):
-    """The machine at one moment. None means unknown."""
-
-    swap_bytes: int | None = None
-    """Moved to and from swap since boot."""
-    memory_pressure: float | None = None
-    """Per cent of the last minute in which some process waited for it, as for the next two."""
-    io_pressure: float | None = None
-    cpu_pressure: float | None = None
-    busy: tuple[str, ...] = ()
-    """Processes of others that use the CPUs, for a person: pid, command and user."""
-
-
 class Sample(Value):
     """One poll of the whole tree of one machine, or of the trees of all together."""
 
@@ -262,8 +249,8 @@ class Sample(Value):
     """Ranks of this attempt that have ended, oldest first."""
     gpu: GpuUse | None = None
     """What the GPUs of these processes show; None: unknown, or they use none."""
-    host: HostLoad | None = None
-    """As read within the last seconds."""
+    busy: tuple[str, ...] = ()
+    """Processes of others that use the CPUs, for a person: pid, command and user."""
     cpu_wait_s: float | None = None
     """Whole tree: how long it has stood in line for a CPU, see core.detection.cpu_wait; None: not
     asked, as long as the tree does not look quiet, or not told."""

@@ -59,7 +59,7 @@ class RunProgress(Value):
 
 
 DifferenceKind = Literal[
-    "gpu-shared", "gpu-clock", "gpu-held", "gpu-util", "swap", "memory", "storage", "cpu", "disk",
+    "gpu-shared", "gpu-clock", "gpu-held", "gpu-util", "disk",
     "cpu-line", "computes", "io",
 ]  # fmt: skip
 
@@ -77,24 +77,6 @@ class Difference(Value):
 
 StepPlace = Literal["batch", "backward", "backward-end"]
 """It has its batch, begins a backward pass, has ended it."""
-
-
-class Slow(Value):
-    """A slow stretch that is worth a word."""
-
-    since: float
-    """Supervisor's clock."""
-    usual_s: float
-    """A step, as learnt."""
-    step_s: float
-    """A step, now: the median of the slow bins of late."""
-    changed: tuple[Difference, ...] = ()
-    """What is different from before, as far as anything tells."""
-
-    @property
-    def factor(self) -> float:
-        """How much slower."""
-        return self.step_s / self.usual_s
 
 
 WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]

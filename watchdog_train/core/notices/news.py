@@ -325,11 +325,8 @@ def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
 
 
 def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
-    slow, lags = observation.slow, observation.straggler
-    return [
-        *([e.Slowdown(slow=slow)] if slow != state.slowdown else []),
-        *([e.Straggling(straggler=lags)] if lags != state.straggler else []),
-    ]
+    lags = observation.straggler
+    return [e.Straggling(straggler=lags)] if lags != state.straggler else []
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:

@@ -163,7 +163,7 @@ def _behaviour(ledger: Ledger, member: MemberSample, sample: Sample, passed_s: f
     if passed_s:
         look = seen(
             member.gpu,
-            sample.host,
+            sample.busy,
             disk=float(member.state == "D") if member.state else None,
             running=float(member.state == "R") if member.state else None,
             cpu=rate(ledger.cpu_s, cpu_s, passed_s),

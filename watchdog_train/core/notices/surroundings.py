@@ -1,10 +1,10 @@
-"""What a training or one rank runs beside: CPU, GPU, swap, storage; and how it differs. Pure."""
+"""What a training or one rank runs beside: CPU, GPU, storage; and how it differs. Pure."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from watchdog_train.core.model import Difference, DifferenceKind, HostLoad, Sample, Value
+from watchdog_train.core.model import Difference, DifferenceKind, Sample, Value
 from watchdog_train.core.model.gpu import GpuUse
 
 CLOCK_FALLS = 0.8
@@ -15,8 +15,6 @@ HARDLY = 0.05
 """Of the looks: too few to tell how often it gets a CPU."""
 ALIKE = 1.5
 """Between shares of the time in line: who wants a CPU more often than others waits more often."""
-PRESSURE_RISES = 0.15
-"""Of the time; an idle machine has 0, a busy one a few per cent."""
 BYTES_S = 1e6
 """Swapped, read and written: a machine that is only tidying up moves less."""
 BYTES_FACTOR = 3.0
@@ -40,11 +38,6 @@ class Means(Value):
     cpu: float | None = None
     """CPU seconds a second."""
     io_bytes_s: float | None = None
-    swap_bytes_s: float | None = None
-    memory_pressure: float | None = None
-    """Share of the time in which something waited for it; the machine's, as for the next two."""
-    io_pressure: float | None = None
-    cpu_pressure: float | None = None
     others: tuple[str, ...] = ()
     """Who else was seen on its GPUs."""
     slowed_by: tuple[str, ...] = ()
@@ -90,17 +83,14 @@ def rate(before: float | None, now: float | None, passed_s: float) -> float | No
     return None if before is None or now is None else (now - before) / passed_s
 
 
-def seen(gpu: GpuUse | None, host: HostLoad | None, **of_processes: float | None) -> Means:
+def seen(gpu: GpuUse | None, busy: tuple[str, ...], **of_processes: float | None) -> Means:
     """One look."""
     return Means(
         gpu_util=_share(gpu.util if gpu is not None else None),
         gpu_clock=gpu.clock if gpu is not None else None,
         others=gpu.other_names if gpu is not None else (),
         slowed_by=gpu.slowed_by if gpu is not None else (),
-        memory_pressure=_share(host.memory_pressure if host is not None else None),
-        io_pressure=_share(host.io_pressure if host is not None else None),
-        cpu_pressure=_share(host.cpu_pressure if host is not None else None),
-        busy=host.busy if host is not None else (),
+        busy=busy,
         **of_processes,
     )
 
@@ -154,14 +144,11 @@ def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
     add("gpu-shared", bool(strangers), who=strangers)
     add("gpu-clock", clock_fell, "gpu_clock", held)
     add("gpu-held", bool(held) and not clock_fell, who=held)
-    add("swap", _more_bytes(usual.swap_bytes_s, now.swap_bytes_s), "swap_bytes_s")
     in_line = _rose(usual.cpu_line, now.cpu_line, RISES) and not crowded(usual, now)
     add("cpu-line", in_line, "cpu_line", now.busy)
-    for kind, name in _PRESSURES:
-        rose = _rose(getattr(usual, name), getattr(now, name), PRESSURE_RISES)
-        add(kind, rose, name, now.busy if kind == "cpu" else ())
     add("disk", _rose(usual.disk, now.disk, RISES), "disk")
-    add("io", _more_bytes(usual.io_bytes_s, now.io_bytes_s), "io_bytes_s")
+    much = max(BYTES_S, BYTES_FACTOR * (usual.io_bytes_s or 0.0))
+    add("io", (now.io_bytes_s or 0.0) > much, "io_bytes_s")
     add("computes", _rose(usual.cpu, now.cpu, RISES), "cpu")
     add("gpu-util", _fell(usual.gpu_util, now.gpu_util, UTIL_FALLS), "gpu_util")
     return tuple(found)
@@ -171,13 +158,6 @@ def crowded(usual: Means, now: Means) -> bool:
     """Whether both wait for a CPU about as often as they want one: the machine has too few."""
     shares = usual.line_share, now.line_share
     return shares[0] is not None and shares[1] is not None and shares[1] <= ALIKE * shares[0]
-
-
-_PRESSURES: tuple[tuple[DifferenceKind, str], ...] = (
-    ("memory", "memory_pressure"),
-    ("storage", "io_pressure"),
-    ("cpu", "cpu_pressure"),
-)
 
 
 def _share(percent: float | None) -> float | None:
@@ -190,7 +170,3 @@ def _fell(usual: float | None, now: float | None, share: float) -> bool:
 
 def _rose(usual: float | None, now: float | None, by: float) -> bool:
     return usual is not None and now is not None and now - usual > by
-
-
-def _more_bytes(usual: float | None, now: float | None) -> bool:
-    return now is not None and now > BYTES_S and now > BYTES_FACTOR * (usual or 0.0)

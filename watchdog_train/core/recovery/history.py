@@ -29,7 +29,7 @@ EARLY_LIMIT = 2
 STUCK_LIMIT = 3
 """Attempts of one plan without a newer step or checkpoint."""
 SLOWER_FACTOR = 3.0
-"""The same factor by which a slowdown within an attempt is called one."""
+"""Slower than this is not the pace of before."""
 
 
 class Case(Value):

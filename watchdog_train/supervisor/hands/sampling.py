@@ -16,7 +16,6 @@ from watchdog_train.core.detection.cpu_wait import CpuLine
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import (
-    HostLoad,
     Member,
     MemberSample,
     ProcessId,
@@ -34,13 +33,11 @@ from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
 from watchdog_train.supervisor.hands.semaphores import Semaphores
 from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
-from watchdog_train.system.pressure import host_load
 from watchdog_train.system.strangers import stranger
 from watchdog_train.trusted_files import entries
 
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every look."""
-LOAD_EVERY_S = 10.0
 ASK_ON_S = 60.0
 """So long after a quiet window the line for the CPUs is watched: else a starved training, which
 looks quiet whenever it is not, would be quiet in every other window."""
@@ -91,8 +88,6 @@ class Sampler:
         )
         self._of_earlier_attempts: frozenset[ProcessId] = frozenset()
         self._names: dict[int, str] = {}
-        self._load: HostLoad | None = None
-        self._load_at = -LOAD_EVERY_S
         self._asking = False
         self._line = CpuLine()
         self._line_until = 0.0
@@ -216,7 +211,7 @@ class Sampler:
             late_s=late_s,
             ended=self._departures.look(look.members, now),
             gpu=gpu,
-            host=self._host_load(now),
+            busy=self._busy(now),
             cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
             asked=asked,
             held_back=self._held_back(),
@@ -277,14 +272,9 @@ class Sampler:
             self._names[pid] = stranger(self._context.system, pid)
         return self._names[pid]
 
-    def _host_load(self, now: float) -> HostLoad | None:
-        if now - self._load_at >= LOAD_EVERY_S:
-            self._load, self._load_at = host_load(), now
-        if self._load is not None:
-            ours = {*self.members_ever(), *self._helpers(), os.getpid()}
-            busy = self._strangers.look(self.rows.values(), ours, now)
-            self._load = msgspec.structs.replace(self._load, busy=tuple(map(self._name, busy)))
-        return self._load
+    def _busy(self, now: float) -> tuple[str, ...]:
+        ours = {*self.members_ever(), *self._helpers(), os.getpid()}
+        return tuple(map(self._name, self._strangers.look(self.rows.values(), ours, now)))
 
     def _tcp_bytes(self, look: TreeLook, *, quiet: bool) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
