@@ -144,6 +144,8 @@ def _order(case: Case) -> Iterable[str]:
                 living.pop(event.get("host"), None)
             case "evidence_collected":
                 collected = True
+            case "signalling" if event["why"]["code"] == "machine-failed":
+                pass  # the attempt could not begin on another machine: no hang
             case "signalling" if event["sequence"] == "hang" and not collected:
                 yield "a hang was signalled before its evidence was there"
 

@@ -186,7 +186,7 @@ class Agent(Supervisor):
             why = Why("waits-for-agents", who=f"{kind} 0, which leads")
             return a.Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
         if self._leader is not None and alone_s > DEAD_FOR_S:
-            replaced = self._replace_leader(self._leader)
+            replaced = self._replace_leader(self._leader, observation.now)
             if replaced is not None:
                 return replaced
         if alone_s >= (policy.gather_s if attempt is None else policy.lost_s):
@@ -198,7 +198,7 @@ class Agent(Supervisor):
             return leave(observation, self.state, why)
         return None
 
-    def _replace_leader(self, leader: Machine) -> a.Action | None:
+    def _replace_leader(self, leader: Machine, now: float) -> a.Action | None:
         """On the leader's machine the lowest living agent has its run adopted."""
         system = self._context.system
         if leader.place != self._place or system.is_alive(leader.agent) is not False:
@@ -207,7 +207,7 @@ class Agent(Supervisor):
         if not any(one.agent == self.state.supervisor for one in near):
             near.append(self._me())  # the leader has died before it could name us
         alive = [one for one in near if system.is_alive(one.agent) is not False]
-        return lowest_living(leader, alive, self.state)
+        return lowest_living(leader, alive, self.state, now)
 
     def _rest(self, observation: a.Observation) -> a.Action:
         self._report(observation)

@@ -37,6 +37,7 @@ STOPPING_S = 30.0
 """For a machine that is silent to be heard again, once the run is stopped."""
 TAKE_OVER_LIMIT = 3
 """A supervisor that dies again and again is not replaced for ever."""
+SUCCESSOR_S = 30.0
 PEERS: Final = "peers"
 JOINT: Final = "joint"
 MOST_JOINT = 128
@@ -251,22 +252,28 @@ def replace(observation: Observation, state: State, _policy: Policy) -> Action |
         return None
     for number, sight in enumerate(observation.trees):
         if sight.agent is not None and sight.agent_lives is False:
-            found = take_over(number, sight.agent, state)
+            found = take_over(number, sight.agent, state, observation.now)
             if found is not None:
                 return found
     return None
 
 
-def lowest_living(leader: Machine, alive: Sequence[Machine], state: State) -> TakeOver | None:
+def lowest_living(
+    leader: Machine, alive: Sequence[Machine], state: State, now: float
+) -> TakeOver | None:
     """What the agent does that has the lowest number of those alive, when its leader has died."""
     first = alive[0].agent if alive else None
-    return take_over(0, leader, state) if first == state.supervisor else None
+    return take_over(0, leader, state, now) if first == state.supervisor else None
 
 
-def take_over(task: int, dead: Machine, state: State) -> TakeOver | None:
-    """Have the run of a dead supervisor or agent adopted; three times at most."""
-    before = [pid for one, pid in state.crew.taken_over if one == task] if state.crew else []
-    if dead.agent.pid in before or len(before) >= TAKE_OVER_LIMIT:
+def take_over(task: int, dead: Machine, state: State, now: float) -> TakeOver | None:
+    """Have the run of a dead supervisor or agent adopted; three times at most.
+
+    A successor that is not heard in time may have died, too. One that lives holds the run's lock.
+    """
+    before = [one[1:] for one in state.crew.taken_over if one[0] == task] if state.crew else []
+    early = any(pid == dead.agent.pid and now < at + SUCCESSOR_S for pid, at in before)
+    if early or len(before) >= TAKE_OVER_LIMIT:
         return None
     return TakeOver(
         task=task,
