@@ -86,7 +86,7 @@ def rate(before: float | None, now: float | None, passed_s: float) -> float | No
 def seen(gpu: GpuUse | None, busy: tuple[str, ...], **of_processes: float | None) -> Means:
     """One look."""
     return Means(
-        gpu_util=_share(gpu.util if gpu is not None else None),
+        gpu_util=gpu.util / 100 if gpu is not None and gpu.util is not None else None,
         gpu_clock=gpu.clock if gpu is not None else None,
         others=gpu.other_names if gpu is not None else (),
         slowed_by=gpu.slowed_by if gpu is not None else (),
@@ -158,10 +158,6 @@ def crowded(usual: Means, now: Means) -> bool:
     """Whether both wait for a CPU about as often as they want one: the machine has too few."""
     shares = usual.line_share, now.line_share
     return shares[0] is not None and shares[1] is not None and shares[1] <= ALIKE * shares[0]
-
-
-def _share(percent: float | None) -> float | None:
-    return None if percent is None else percent / 100.0
 
 
 def _fell(usual: float | None, now: float | None, share: float) -> bool:
