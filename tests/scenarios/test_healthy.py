@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, last_line
 from tests.support import (
+    CompletedRun,
     RunningWtrain,
     is_alive,
     program_command,
@@ -125,16 +126,26 @@ for step in range(1, 61):
 """
 
 
+def hung_once(cwd: Path, source: str, limits: Mapping[str, str]) -> CompletedRun:
+    """A run of this script that ended well; `limits` take the place of parts of the fast ones."""
+    config = write_fast_config(cwd)
+    text = config.read_text()
+    for usual, short in limits.items():
+        text = text.replace(usual, short)
+    config.write_text(text)
+    (cwd / "train.py").write_text(source)
+    options = ("--config", str(config), "--", sys.executable, str(cwd / "train.py"))
+    return run_wtrain("run", *options, cwd=cwd, timeout_s=200).check(0)
+
+
 @pytest.mark.timeout(240)
 def test_a_live_lock_ends_and_a_metric_that_takes_as_long_does_not(tmp_path: Path) -> None:
     """Both keep one core busy, in one function, over the hard limit; with shortened limits."""
-    config = write_fast_config(tmp_path)
-    short = config.read_text().replace("busy_s: 600", "busy_s: 4\n  learnt_hard_floor_s: 4")
-    config.write_text(short.replace("patience:\n", "patience:\n  live_lock_s: 8\n"))
-    script = tmp_path / "train.py"
-    script.write_text(LOCKS)
-    options = ("--config", str(config), "--", sys.executable, str(script))
-    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=200).check(0)
+    limits = {
+        "busy_s: 600": "busy_s: 4\n  learnt_hard_floor_s: 4",
+        "patience:\n": "patience:\n  live_lock_s: 8\n",
+    }
+    run = hung_once(tmp_path, LOCKS, limits)
     stall = run.only("stall_declared")
     assert stall["basis"] == "live-lock", run.describe()
     assert "wait_for_nobody (train.py:10)" in stall["why"]["because"][-1]["names"]
@@ -160,13 +171,8 @@ for step in range(1, 41):
 @pytest.mark.timeout(240)
 def test_a_wait_in_the_kernel_is_said_first_and_ended_when_it_lasts(tmp_path: Path) -> None:
     """A real state D, of a parent in vfork; with limits of 4 and 12 s instead of 5 and 15 min."""
-    config = write_fast_config(tmp_path)
-    short = "detection:\n  stuck_s: 4\n  stuck_stall_s: 12\n"
-    config.write_text(config.read_text().replace("detection:\n", short))
-    script = tmp_path / "train.py"
-    script.write_text(HELD)
-    options = ("--config", str(config), "--", sys.executable, str(script))
-    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=200).check(0)
+    limits = {"detection:\n": "detection:\n  stuck_s: 4\n  stuck_stall_s: 12\n"}
+    run = hung_once(tmp_path, HELD, limits)
     stall = run.only("stall_declared")
     assert stall["basis"] == "uninterruptible", run.describe()
     (notice,) = [one for one in run.of_type("noticed") if one["kind"] == "uninterruptible"]

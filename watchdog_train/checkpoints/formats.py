@@ -66,7 +66,7 @@ class Limits(Value):
     world_size: int | None = None
 
 
-class Format(Value, frozen=True, kw_only=True):
+class Format(Value):
     """One checkpoint format."""
 
     name: str

@@ -62,6 +62,13 @@ def reached(name, mark=False):
         pass
 
 
+def training_finished():
+    """A loop is over: from here on nobody reads the requests."""
+    slot.words[L.W_CAN_BE_ASKED] = 0
+    phases.set_phase(L.PHASE_FINISHING)
+    reached("training finished")
+
+
 def settle():
     """End places whose end can only be seen by looking."""
     for call in settling:

@@ -18,6 +18,7 @@ from watchdog_train.report.words import size_text
 from watchdog_train.supervisor.outlet import Outlet
 from watchdog_train.supervisor.status_line import StatusLine, can_be_drawn
 from watchdog_train.supervisor.tail import Tail
+from watchdog_train.supervisor.terminal import same_file
 
 DRAIN_STEP_S = 0.02
 HELD_S = 0.25
@@ -46,7 +47,7 @@ class Display:
 
     def __init__(self, stdout_fd: int = 1, stderr_fd: int = 2) -> None:
         self._stderr = Outlet(stderr_fd)
-        self._stdout = self._stderr if _same_file(stdout_fd, stderr_fd) else Outlet(stdout_fd)
+        self._stdout = self._stderr if same_file(stdout_fd, stderr_fd) else Outlet(stdout_fd)
         self._sources: list[_Source] = []
         self.stderr_is_terminal = self._stderr.is_terminal
         self.colour = wants_colour(os.environ, is_terminal=self.stderr_is_terminal)
@@ -250,10 +251,3 @@ def wants_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
     if environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
     return is_terminal and environ.get("TERM", "") != "dumb"
-
-
-def _same_file(one: int, other: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(one), os.fstat(other))
-    except OSError:
-        return False

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from watchdog_train.keeper.wake import ready
+from watchdog_train.supervisor.terminal import is_terminal
 
 QUEUE_BYTES = 256 * 1024
 """Waiting for a slow terminal; the rest waits in the file, which is the real buffer."""
@@ -31,7 +32,7 @@ class Outlet:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.is_terminal = _is_terminal(fd)
+        self.is_terminal = is_terminal(fd)
         self.took_at = time.monotonic()
         """When it last took something, or had nothing to take."""
         self.on_room: Callable[[], None] = lambda: None
@@ -128,12 +129,6 @@ class Outlet:
                 self._changed.notify_all()
             if has_room:
                 self.on_room()
-
-
-def _is_terminal(fd: int) -> bool:
-    with suppress(OSError):
-        return os.isatty(fd)
-    return False
 
 
 def in_foreground(fd: int) -> bool:

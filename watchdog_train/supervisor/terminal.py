@@ -35,13 +35,13 @@ def terminal_now(*, foreground: bool) -> Terminal:
             same_stream=True,
             give_stdin=False,
         )
-    on_terminal = {fd: _is_terminal(fd) for fd in (1, 2)}
+    on_terminal = {fd: is_terminal(fd) for fd in (1, 2)}
     sizes = [size for fd in (1, 2) if on_terminal[fd] and (size := window_size(fd))]
     rows, columns = (*sizes, (24, 80))[0]
     return Terminal(
         stdout_is_terminal=on_terminal[1],
         stderr_is_terminal=on_terminal[2],
-        same_stream=_same_file(1, 2),
+        same_stream=same_file(1, 2),
         give_stdin=_may_read_stdin(),
         rows=rows,
         columns=columns,
@@ -86,13 +86,15 @@ def set_window_size(fd: int, rows: int, columns: int) -> None:
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def _is_terminal(fd: int) -> bool:
+def is_terminal(fd: int) -> bool:
+    """Whether it is open, and leads to one."""
     with suppress(OSError):
         return os.isatty(fd)
     return False
 
 
-def _same_file(one: int, other: int) -> bool:
+def same_file(one: int, other: int) -> bool:
+    """Whether both are open, and lead to one place."""
     try:
         return os.path.samestat(os.fstat(one), os.fstat(other))
     except OSError:  # closed by the user: `2>&-`

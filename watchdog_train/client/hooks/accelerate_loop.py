@@ -7,7 +7,7 @@ counts steps, saves when it is told to, and does nothing else.
 import os
 
 from watchdog_train.client import beat as api
-from watchdog_train.client import control, milestones, notes, phases, resume, slot
+from watchdog_train.client import control, milestones, notes, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 
@@ -88,7 +88,7 @@ class WatchdogLoop:
         if saving or slot.words[L.W_STOP_ANSWERED] != answered:
             self._save_as_asked()
         if stopping or (self.total_steps is not None and step >= self.total_steps):
-            _guarded(_ends)
+            _guarded(milestones.training_finished)
         return stopping
 
     def save(self):
@@ -114,13 +114,6 @@ class WatchdogLoop:
     def _begins(self):
         control.listens()
         notes.output_dir(self.directory)
-
-
-def _ends():
-    # From here on nobody reads the requests.
-    slot.words[L.W_CAN_BE_ASKED] = 0
-    phases.set_phase(L.PHASE_FINISHING)
-    milestones.reached("training finished")
 
 
 def _guarded(act):

@@ -6,7 +6,7 @@ It must not raise into the Trainer, and is pickled as the plain base class that 
 import struct
 import time
 
-from watchdog_train.client import control, first, milestones, notes, phases, resume, slot
+from watchdog_train.client import control, first, milestones, notes, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _last_log = [0.0, 0]
@@ -39,7 +39,7 @@ def make(base):
             _guarded(_logged, args, state, logs)
 
         def on_train_end(self, args, state, control, **kwargs):
-            _guarded(_train_ends)
+            _guarded(milestones.training_finished)
 
     return WatchdogCallback
 
@@ -95,13 +95,6 @@ def _logged(args, state, logs):
             words[L.W_SAMPLES_PER_S] = _bits(steps * batch / seconds)
         _last_log[:] = [now, step]
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
-
-
-def _train_ends():
-    # From here on nobody reads the requests.
-    slot.words[L.W_CAN_BE_ASKED] = 0
-    phases.set_phase(L.PHASE_FINISHING)
-    milestones.reached("training finished")
 
 
 def _bits(value):

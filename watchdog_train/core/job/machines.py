@@ -38,6 +38,7 @@ STOPPING_S = 30.0
 TAKE_OVER_LIMIT = 3
 """A supervisor that dies again and again is not replaced for ever."""
 SUCCESSOR_S = 30.0
+"""For a successor to be heard."""
 PEERS: Final = "peers"
 JOINT: Final = "joint"
 MOST_JOINT = 128
