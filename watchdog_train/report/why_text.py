@@ -137,7 +137,7 @@ SENTENCES: dict[WhyCode, str] = {
     "put-back": "to resume from it at that path: {copy}",
     "own-count": "the training's own count is at step {step}",
     "no-load-seen": "no load of it was seen",
-    "loaded": "the training loaded the checkpoint and goes on from it",
+    "loaded": "the training loaded the checkpoint",
     "loaded-but-at": "the checkpoint was loaded, but the step counter is at {step}",
     "rank-not-loaded": "rank {rank} has not loaded what other ranks go on from",
     "first-step-behind": "the training's own first step lies behind the checkpoint's",
