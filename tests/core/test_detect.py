@@ -112,6 +112,10 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
     "output without heartbeats": (silent(b.member(), log_bytes=lambda at: int(at) // 100), 3000),
     "only zombies": (silent(b.rank(state="Z")), 600),
     "nobody": (b.sample, 600),
+    "a silent rank while another makes a step every 12 s": (
+        lambda at: b.sample(at, b.rank(words=3), b.rank(11, 1, words=1 + int(at) // 12)),
+        90,
+    ),
     "a rank that is through while another trains": (
         lambda at: b.sample(at, b.rank(words=9, phase="finished"), b.rank(11, 1, words=int(at))),
         600,

@@ -108,7 +108,7 @@ def test_an_error_before_a_kill_was_first():
 
 def test_what_only_the_launcher_tells_of_an_end():
     """Where its parent has taken the status from the kernel before anybody could look."""
-    ends = (gone(0, 101.0, signal=15), gone(1, 100.0))
+    ends = (gone(0, 101.0, signal=15), gone(1, 100.0), gone(2, 99.0, code=0))
     assert told(crash(*ends, log=TORCHRUN))[:2] == (None, 1)
     assert "how is unknown" in told(crash(gone(1, 100.0), log=["nothing of it"]))[2]
 
