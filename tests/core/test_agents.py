@@ -21,6 +21,7 @@ from watchdog_train.core.actions import (
     Request,
     Signal,
     StartLook,
+    Told,
     TreeSight,
     Wait,
 )
@@ -60,7 +61,6 @@ NEW = msgspec.structs.replace(HERE, run_dir="/new", agent=ProcessId(8, 8))
 class Link:
     """In memory; what is sent lies in `sent`, what comes is put into `come`."""
 
-    made = 0
     refusal = None
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Link:
         return -1
 
     def words(self) -> list[wire.Orders]:
-        found = [wire.decode(wire.down, data) for data in self.sent]
+        found = [wire.decode(wire.DOWN, data) for data in self.sent]
         self.sent.clear()
         return [word for word in found if isinstance(word, wire.Orders)]
 
@@ -136,7 +136,7 @@ def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
     (hands,) = leader.hands
     state = State(seq=5, attempts=(b.running().attempts[0],))
     held = GpuHold(others=(GpuHolder(device=0, pid=42),), asked_at=90.0)
-    lacks = wire.Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
+    lacks = Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
     hear(leader, msgspec.structs.replace(report(leader, attempt=1), told=lacks), state)
     hands.hear(state, 100.0)
     found = hands.gpu_hold(100.0)
@@ -490,4 +490,4 @@ def test_many_processes_fit_into_one_message() -> None:
     )
     data = wire.encode(full)
     assert len(data) < 1 << 20
-    assert wire.decode(wire.up, data) == full
+    assert wire.decode(wire.UP, data) == full

@@ -30,7 +30,7 @@ from watchdog_train.errors import EXIT_REFUSED
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link import LEADER, Link
+from watchdog_train.supervisor.hands.link.ends import LEADER, Link
 from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox, grown
 from watchdog_train.supervisor.hands.remote import machine_of
 from watchdog_train.supervisor.loop import Supervisor
@@ -54,7 +54,6 @@ class Agent(Supervisor):
         self._line = link
         self._outbox = Outbox(context.directory.path)
         self._inbox = Inbox()
-        self._current: wire.Order | None = None
         self._place = machine_of(context.system)
         self._leader: Machine | None = None
         self._agents: tuple[Machine, ...] = ()
@@ -125,12 +124,10 @@ class Agent(Supervisor):
 
     def _obey(self, observation: a.Observation) -> a.Action | None:
         """The next order: written down first, so that it is never carried out twice."""
-        if self._current is not None:
-            order, self._current = self._current, None
-            return self._deed(order.work)
         if self._inbox:
-            self._current = order = self._inbox.next()
-            return a.Record(events=(e.Ordered(epoch=self._inbox.epoch, number=order.number),))
+            order = self._inbox.next()
+            begun = e.Ordered(epoch=self._inbox.epoch, number=order.number)
+            return a.Several(actions=(a.Record(events=(begun,)), self._deed(order.work)))
         over, attempt = self._over, self.state.attempt
         if over is None:
             return None
@@ -166,10 +163,6 @@ class Agent(Supervisor):
                 return a.Record(events=(), consumes=(work.name,))
             case wire.Known():
                 return a.Record(events=(work.event,))
-            case wire.Forward():
-                if attempt is not None and attempt.root is not None and not attempt.ended:
-                    self._hands.forward(attempt.root, work.signal)
-                return a.Record(events=())
             case _:
                 return work
 
@@ -212,7 +205,7 @@ class Agent(Supervisor):
     def _rest(self, observation: a.Observation) -> a.Action:
         self._report(observation)
         attempt = self.state.attempt
-        busy = self._inbox or self._current or not self._outbox.is_empty
+        busy = self._inbox or not self._outbox.is_empty
         hurried = (
             attempt is not None
             and not attempt.tree_gone
@@ -224,14 +217,13 @@ class Agent(Supervisor):
 
     def _listen(self, now: float) -> None:
         for name, data in self._line.receive():
-            message = wire.decode(wire.down, data)
+            message = wire.decode(wire.DOWN, data)
             if name != LEADER or message is None:
                 continue
             self._heard_at = now
-            if isinstance(message, wire.Over):
-                self._over = message
-            elif self.state.crew is not None and self._inbox.take(message, self.state.crew):
+            if self.state.crew is not None and self._inbox.take(message, self.state.crew):
                 self._leader, self._agents = message.leader, message.agents
+                self._over = message.over
                 self._outbox.taken(message.taken)
                 if message.checkpoint != self._sought.path:
                     self._sought = Sought(message.checkpoint, now)
@@ -248,7 +240,7 @@ class Agent(Supervisor):
             self._copy()
         number = attempt.attempt if attempt is not None else 0
         epoch = max(crew.epoch, self._inbox.epoch)
-        told = {name: getattr(observation, name) for name in wire.Told.__struct_fields__}
+        told = {name: getattr(observation, name) for name in a.Told.__struct_fields__}
         report = wire.Report(
             agent=self._me(),
             epoch=epoch,
@@ -257,7 +249,7 @@ class Agent(Supervisor):
             lives=attempt is not None and not attempt.settled,
             sight=self._sight(observation.trees[0], self._sought.sees(now)),
             checkpoint=self._sought.path,
-            told=wire.Told(**told),
+            told=a.Told(**told),
             over=over,
         )
         due_s = HURRIED_S if report != self._reported else REPORT_EVERY_S
@@ -307,22 +299,19 @@ class Sought:
     """A checkpoint of the leader's; a thread looks for it, as a file system may not answer."""
 
     def __init__(self, path: str, now: float) -> None:
-        self.path, self._until = path, now + NOT_SEEN_AFTER_S
-        self._found = threading.Event()
+        self.path, self._until, self._found = path, now + NOT_SEEN_AFTER_S, not path
         if path:
             threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
         until = time.monotonic() + NOT_SEEN_AFTER_S
-        while not os.path.exists(self.path) and time.monotonic() < until:
+        while not (found := os.path.exists(self.path)) and time.monotonic() < until:
             time.sleep(SEEK_EVERY_S)
-        if os.path.exists(self.path):
-            self._found.set()
+        self._found = found
 
     def sees(self, now: float) -> bool | None:
         """None: it may come to be seen."""
-        found = not self.path or self._found.is_set()
-        return found or (False if now >= self._until else None)
+        return self._found or (False if now >= self._until else None)
 
 
 def own_plan(order: wire.StartAttempt, state: State) -> Plan:

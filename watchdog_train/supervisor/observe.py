@@ -11,6 +11,7 @@ from watchdog_train.core.actions import (
     Observation,
     Request,
     SaveReport,
+    Told,
     TreeSight,
 )
 from watchdog_train.core.detection import track as tracks
@@ -24,7 +25,6 @@ from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.hands.wire import Told
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom

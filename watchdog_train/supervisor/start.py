@@ -86,7 +86,7 @@ def start_run(
     children = ChildTable(system)
     link = None
     if leads is not None:
-        from watchdog_train.supervisor.hands.remote import meet
+        from watchdog_train.supervisor.hands.link.start import meet
 
         link = meet(leads, children)
     directory = create(runs_dir, name, time.time())

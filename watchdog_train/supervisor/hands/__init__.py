@@ -18,13 +18,13 @@ if TYPE_CHECKING:  # so that the process that carries a link loads no more than 
         StartEvidence,
         StartLook,
         TaskName,
+        Told,
         TreeSight,
     )
     from watchdog_train.core.events import Signalled, TreeGone
     from watchdog_train.core.fold.state import State
-    from watchdog_train.core.model import Plan, ProcessId
+    from watchdog_train.core.model import Plan
     from watchdog_train.core.model.gpu import GpuHold
-    from watchdog_train.supervisor.hands.wire import Told
 
 
 class Hands(Protocol):
@@ -69,9 +69,6 @@ class Hands(Protocol):
 
     def signal(self, action: Signal) -> Iterator[Signalled]:
         """Send the signals of one stage of a kill, each to a verified identity."""
-
-    def forward(self, root: ProcessId, number: int) -> bool:
-        """Hand a scheduler's warning on to a root that handles it; whether it does."""
 
     @property
     def told(self) -> Told:
