@@ -26,6 +26,7 @@ import pytest
 
 from tests.processes.test_launch import environment_of, plan_of
 from tests.support import free_port, is_alive, wait_until
+from watchdog_train.core.policy import Job
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_text
@@ -38,6 +39,7 @@ from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Chan
 from watchdog_train.supervisor.hands.link.ends import LEADER, LOST_S, Agent, Link
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
 from watchdog_train.supervisor.hands.link.start import dial, meet
+from watchdog_train.supervisor.leading import own_task
 from watchdog_train.system import current
 
 if sys.platform == "win32":
@@ -397,19 +399,20 @@ def test_the_key_reaches_no_training_command_or_file(tmp_path: Path) -> None:
         ("tcp://node1", "HOST:PORT"),
         ("tcp://:1", "HOST:PORT"),
         ("tcp://127.0.0.1:99999", "port 99999"),
-        ("taken", "already in use"),
     ],
 )
-def test_a_wrong_address_is_refused(
-    world: World, address: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_address_is_refused(address: str, why: str) -> None:
+    with pytest.raises(WtrainError, match=why) as refused:
+        own_task({}, current(), Job(coordination=address), None)
+    assert address in refused.value.message
+    assert refused.value.exit_code == 78
+
+
+def test_a_taken_port_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, secrets.token_hex(32))
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        if address == "taken":
-            address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(WtrainError, match=why) as refused:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(WtrainError, match="already in use") as refused:
             end(world, address)
     assert refused.value.context == address
     assert refused.value.exit_code == 78

@@ -129,6 +129,7 @@ class TreeSight(Value):
     """A look, a collection."""
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
+    told: Told = Told()
     is_heard: bool = True
     """By this supervisor, of late: what was seen is what there is."""
     silent_s: float = 0.0

@@ -18,7 +18,6 @@ if TYPE_CHECKING:  # so that the process that carries a link loads no more than 
         StartEvidence,
         StartLook,
         TaskName,
-        Told,
         TreeSight,
     )
     from watchdog_train.core.events import Signalled, TreeGone
@@ -69,10 +68,6 @@ class Hands(Protocol):
 
     def signal(self, action: Signal) -> Iterator[Signalled]:
         """Send the signals of one stage of a kill, each to a verified identity."""
-
-    @property
-    def told(self) -> Told:
-        """What its training says in words, and what it lacks; of this machine we read files."""
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:
         """Start a look, or the collection of a bundle."""

@@ -81,11 +81,8 @@ class LocalHands(Sampler):
             running=tasks.running & COLLECTING,
             look=tasks.look,
             evidence=tasks.evidence,
+            told=Told(gpu_trouble=self.gpu_trouble),
         )
-
-    @property
-    def told(self) -> Told:
-        return Told(gpu_trouble=self.gpu_trouble)
 
     @property
     def exit_known_at(self) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from watchdog_train.core import actions as a
-from watchdog_train.core.events import RequestRefused, SaveProven, Signalled, TreeGone
+from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, Signalled, TreeGone
 from watchdog_train.core.fold.state import Machine, State, Tree
 from watchdog_train.core.job.machines import FOLDER, folder_of
 from watchdog_train.core.model import (
@@ -96,20 +96,10 @@ class RemoteHands:
     def sight(self) -> a.TreeSight:
         now, report = self._context.system.monotonic(), self._report
         silent_s = now - self._heard_at
-        agent = report.agent if report is not None else None
-        lives = None
-        near = agent is not None and agent.place == self._machines.place
-        if agent is not None and near and silent_s > 2 * AGAIN_S:
+        agent, lives = report.agent if report is not None else None, None
+        if agent is not None and agent.place == self._machines.place and silent_s > 2 * AGAIN_S:
             lives = self._context.system.is_alive(agent.agent)
-        known = {
-            "is_heard": report is not None
-            and report.epoch == self.epoch
-            and silent_s < a.UNHEARD_S,
-            "silent_s": silent_s,
-            "agent": agent,
-            "agent_lives": lives,
-            "sees": report.sight.sees if report and report.checkpoint == self._checkpoint else None,
-        }
+        heard = report is not None and report.epoch == self.epoch and silent_s < a.UNHEARD_S
         works = [order.work for order in self._orders]
         asked = frozenset(_ASKED[type(work)] for work in works if type(work) in _ASKED)
         forgotten = asked.union(work.name for work in works if isinstance(work, wire.Discard))
@@ -119,7 +109,11 @@ class RemoteHands:
             running=sight.running | asked,
             look=None if "look" in forgotten else sight.look,
             evidence=None if "evidence" in forgotten else sight.evidence,
-            **known,
+            is_heard=heard,
+            silent_s=silent_s,
+            agent=agent,
+            agent_lives=lives,
+            sees=report.sight.sees if report and report.checkpoint == self._checkpoint else None,
         )
 
     def _seen(self, now: float) -> a.TreeSight:
@@ -137,13 +131,8 @@ class RemoteHands:
             launch=None,
             exit=ExitStatus(code=None, signal=None, how_known="gone"),
             last_words=(),
+            told=a.Told(),
         )
-
-    @property
-    def told(self) -> a.Told:
-        """What its training says, and what its machine lacks."""
-        report = self._report
-        return report.told if report is not None and self._is_present(report) else a.Told()
 
     def _is_present(self, report: wire.Report) -> bool:
         """Whether it speaks of the present attempt, or of one begun alone that belongs to it."""
@@ -166,7 +155,11 @@ class RemoteHands:
         if isinstance(message, wire.Parcel):
             if message.number == self._taken + 1 or self._taken == 0:
                 self._taken = message.number
-                self._keep(message.content)
+                for asked in message.requests:
+                    by = f"{self.host}: {asked.by}"
+                    self._machines.requests.append(replace(asked, by=by, relayed=True))
+                for chunk in message.chunks:
+                    self._keep(chunk)
             return
         before = self._report
         had_exit = before is not None and before.sight.exit is not None
@@ -194,21 +187,16 @@ class RemoteHands:
             while self._orders and self._orders[0].number <= report.done:
                 self._orders.popleft()
 
-    def _keep(self, content: wire.Chunk | a.Request) -> None:
-        if isinstance(content, a.Request):
-            by = f"{self.host}: {content.by}"
-            relayed = replace(content, by=by, relayed=True)
-            self._machines.requests.append(relayed)
-            return
-        path = self._path(content.path)
-        self._written += len(content.data)
+    def _keep(self, chunk: wire.Chunk) -> None:
+        path = self._path(chunk.path)
+        self._written += len(chunk.data)
         if path is None or self._written > MOST_BYTES:
             return
         with suppress(OSError):  # a full disk costs a copy; the agent has its own
             make_folder(path.parent)
             with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT), "wb") as file:
-                file.seek(content.offset)
-                file.write(content.data)
+                file.seek(chunk.offset)
+                file.write(chunk.data)
 
     def _path(self, path: str) -> Path | None:
         """Where a file of its run directory is kept in ours; what it sends is not believed."""
@@ -247,8 +235,7 @@ class RemoteHands:
         self._order(replace(action, host=""))
 
     def discard(self, name: a.TaskName) -> None:
-        sight = self.sight
-        if (sight.look if name == "look" else sight.evidence) is not None:
+        if getattr(self.sight, name) is not None:
             self._order(wire.Discard(name=name))
 
     def ask(self, action: a.AskStop | a.AskSave) -> None:
@@ -260,7 +247,7 @@ class RemoteHands:
         return TreeGone(where=written(self.host), shared_memory_removed=(), left=left)
 
     def gpu_hold(self, now: float) -> GpuHold | None:
-        return self.told.gpu_hold
+        return self._seen(now).told.gpu_hold
 
     def close(self) -> None:
         """Its agent lives on."""
@@ -308,20 +295,12 @@ class Machines:
         used = plan.checkpoint.path if plan is not None and plan.checkpoint is not None else ""
         if state.outcome is not None and state.exit_code is not None:
             why = state.why or Why("unknown")
-            over = wire.Over(outcome=state.outcome, exit_code=state.exit_code, why=why)
-        word = wire.Orders(
-            epoch=0,
-            leader=Machine(
-                host="",
-                hostname=state.host,
-                place=self.place,
-                run_dir=state.run_dir,
-                agent=state.supervisor or ProcessId(os.getpid(), 0),
-            ),
-            agents=tuple(one for one in known if one.place == self.place),
-            checkpoint=used,
-            over=over,
-        )
+            over = RunFinished(
+                outcome=state.outcome, exit_code=state.exit_code, warning=None, why=why
+            )
+        near = tuple(one for one in known if one.place == self.place)
+        me = this_machine(self.context, self.place, state)
+        word = wire.Orders(epoch=0, leader=me, agents=near, checkpoint=used, over=over)
         for each in self.hands:
             each.say(word, now)
 
@@ -338,6 +317,18 @@ def machine_of(system: ProcessSystem) -> str:
     """Within which the number of a process means something: host, boot and pid namespace."""
     namespace = proc.link("self", "ns/pid") or ""
     return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
+
+
+def this_machine(context: Context, place: str, state: State) -> Machine:
+    """Ours, for the others; `place` is of machine_of()."""
+    return Machine(
+        host="",
+        hostname=socket.gethostname(),
+        place=place,
+        run_dir=str(context.directory.path),
+        agent=state.supervisor or ProcessId(os.getpid(), 0),
+        attempts=state.crew.alone if state.crew is not None else 0,
+    )
 
 
 _MOMENTS = ("last_beat_ns", "batch_ns", "backward_ns", "backward_end_ns", "expect_until_ns")
@@ -366,8 +357,8 @@ def as_of(report: wire.Report, host: str, offset_s: float) -> wire.Report:
     def holder(one: GpuHolder) -> GpuHolder:
         return replace(one, name=f"{host}: {one.name or f'pid {one.pid}'}")
 
-    sight, told = report.sight, report.told
-    sample, launch, held = sight.sample, sight.launch, told.gpu_hold
+    sight = report.sight
+    sample, launch, held = sight.sample, sight.launch, sight.told.gpu_hold
     if launch is not None:
         root = there(launch.root) if launch.root is not None else None
         launch = replace(launch, root=root, keeper=there(launch.keeper))
@@ -384,10 +375,11 @@ def as_of(report: wire.Report, host: str, offset_s: float) -> wire.Report:
         daemons=tuple(map(daemon, sample.daemons)),
         ended=tuple(ended),
     )
-    last_words = tuple(map(member, sight.last_words))
-    return replace(
-        report,
-        agent=replace(report.agent, host=host),
-        sight=replace(sight, sample=sample, launch=launch, last_words=last_words),
-        told=replace(told, gpu_hold=held),
+    sight = replace(
+        sight,
+        sample=sample,
+        launch=launch,
+        last_words=tuple(map(member, sight.last_words)),
+        told=replace(sight.told, gpu_hold=held),
     )
+    return replace(report, agent=replace(report.agent, host=host), sight=sight)

@@ -14,11 +14,12 @@ from typing import TypeVar
 import msgspec
 
 from watchdog_train.core import actions as a
-from watchdog_train.core.events import RequestRefused, SaveProven
+from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven
 from watchdog_train.core.fold.state import Machine
-from watchdog_train.core.model import Outcome, Plan, Value, Why
+from watchdog_train.core.model import Plan, Value
 
-CHUNK_BYTES = 256 << 10
+PARCEL_BYTES = 448 << 10
+PLAIN_BYTES = 512 << 10
 MOST_BYTES = 32 << 20
 PLAIN, PACKED = b"m", b"z"
 
@@ -54,14 +55,6 @@ class Order(Value):
     work: Work
 
 
-class Over(Value):
-    """The run has ended for all; an agent answers with its last report."""
-
-    outcome: Outcome
-    exit_code: int
-    why: Why
-
-
 class Orders(Value, tag=True):
     """A leader's word; without an order it says that the leader lives."""
 
@@ -74,10 +67,11 @@ class Orders(Value, tag=True):
     """The newest parcel that the leader has."""
     checkpoint: str = ""
     """Of the next plan: is it to be seen there?"""
-    over: Over | None = None
+    over: RunFinished | None = None
+    """The run has ended for all; an agent answers with its last report."""
 
 
-class Chunk(Value, tag=True):
+class Chunk(Value):
     """A part of a file."""
 
     path: str
@@ -90,7 +84,8 @@ class Parcel(Value, tag=True):
     """What must not be lost on its way to the leader."""
 
     number: int
-    content: Chunk | a.Request
+    requests: tuple[a.Request, ...]
+    chunks: tuple[Chunk, ...]
 
 
 class Report(Value, tag=True):
@@ -109,7 +104,6 @@ class Report(Value, tag=True):
     sight: a.TreeSight
     checkpoint: str = ""
     """About which `sight.sees` says something."""
-    told: a.Told = a.Told()
     over: bool = False
     """The last word of this agent."""
 
@@ -123,7 +117,7 @@ UP = msgspec.msgpack.Decoder(Report | Parcel)
 def encode(message: Orders | Report | Parcel) -> bytes:
     """Its bytes; thousands of processes are packed, as a link takes no large message."""
     data = ENCODER.encode(message)
-    return PLAIN + data if len(data) <= CHUNK_BYTES * 2 else PACKED + zlib.compress(data, 1)
+    return PLAIN + data if len(data) <= PLAIN_BYTES else PACKED + zlib.compress(data, 1)
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message | None:

@@ -111,10 +111,10 @@ class Dialler:
     """
 
     def __init__(
-        self, dial: Callable[[], socket.socket], listener: socket.socket | None = None
+        self, dial: Callable[[], socket.socket], close: Callable[[], None] = lambda: None
     ) -> None:
-        """`listener` is open for as long as this is: for what is dialled."""
-        self._dial, self._listener = dial, listener
+        """`close` is called once nothing is dialled any more."""
+        self._dial, self.close = dial, close
         self._channel: Channel | None = None
         self._began = self._at = self._wait_s = 0.0
 
@@ -131,8 +131,3 @@ class Dialler:
         with suppress(OSError):
             self._channel = Channel(self._dial())
         return [self._channel] if self._channel is not None else []
-
-    def close(self) -> None:
-        """Listen no more."""
-        if self._listener is not None:
-            self._listener.close()

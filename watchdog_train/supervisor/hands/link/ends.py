@@ -63,10 +63,10 @@ class Peer:
 class Link:
     """One end. Its work is done inside receive(): call it several times a second."""
 
-    def __init__(self, source: Listener | Dialler) -> None:
+    def __init__(self, job: str, source: Listener | Dialler) -> None:
         self.refusal: WtrainError | None = None
         """Why the leader does not take us: another version, job or key; a name that lives."""
-        self._source, self._clock = source, time.monotonic
+        self._job, self._source, self._clock = job, source, time.monotonic
         self._selector = selectors.DefaultSelector()
         self._channels: list[Channel] = []
         self._peers: dict[str, Peer] = {}
@@ -151,10 +151,6 @@ class Link:
 class Leader(Link):
     """The end that others come to, over a socket of this machine or over the process we start."""
 
-    def __init__(self, job: str, source: Listener | Dialler) -> None:
-        super().__init__(source)
-        self._job = job
-
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         if kind != HELLO:
             return
@@ -181,7 +177,7 @@ class Agent(Link):
     """The end that comes to a leader, again and again."""
 
     def __init__(self, name: str, job: str, source: Dialler) -> None:
-        super().__init__(source)
+        super().__init__(job, source)
         self._hello = Hello(version=__version__, name=name, job=job, instance=os.urandom(8).hex())
         self._began = self._said_at = 0.0
         self._refused_at: float | None = None

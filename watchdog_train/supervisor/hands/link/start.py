@@ -166,36 +166,25 @@ def _relay(address: str, children: ChildTable, *, leads: bool) -> Dialler:
     """Over the process that talks to other machines, which is started as often as one has ended."""
     if find_spec("zmq") is None:
         raise _refusal(address, "pyzmq is not installed", "pip install 'watchdog-train[nodes]'")
-    try:
-        host, port = address_of(address)
-    except ValueError as error:
-        raise _refusal(address, str(error), "write tcp://HOST:PORT") from None
-    key = job_key(os.environ)
+    (host, port), key = address_of(address), job_key(os.environ)
     listener = _listener(address, host, port) if leads else None
     fds = () if listener is None else (listener.fileno(),)
 
     def start() -> socket.socket:
         ours, theirs = socket.socketpair()
-        environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+        env = {name: text for name, text in os.environ.items() if name != VARIABLE}
         argv = module("watchdog_train.supervisor.hands.link.zeromq")
-        try:
-            children.spawn(
-                argv,
-                name="link",
-                deadline_s=None,
-                env=environment,
-                stdin=theirs.fileno(),
-                pass_fds=fds,
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
         Channel(ours).put(b"", json.dumps([host, port, key, *fds]).encode())
+        with theirs:
+            end = theirs.fileno()
+            try:
+                children.spawn(argv, name="link", deadline_s=None, env=env, stdin=end, pass_fds=fds)
+            except OSError:
+                ours.close()
+                raise
         return ours
 
-    return Dialler(start, listener)
+    return Dialler(start) if listener is None else Dialler(start, listener.close)
 
 
 def _listener(address: str, host: str, port: int) -> socket.socket:
