@@ -22,6 +22,7 @@ from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave, lowest_living
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
+from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
 from watchdog_train.core.suspect import next_stall_id
 from watchdog_train.errors import EXIT_REFUSED
@@ -134,8 +135,7 @@ class Agent(Supervisor):
             )
             return a.Record(events=(stop,))
         if attempt is not None and not attempt.settled:
-            given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
-            return a.Record(events=(given_up,))
+            return give_up(over.why, over.exit_code, over.outcome)
         self._copy()
         if not self._outbox.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
             return None
@@ -162,9 +162,7 @@ class Agent(Supervisor):
         refusal, policy = self._line.refusal, self._context.policy.job
         attempt = self.state.attempt
         if refusal is not None and attempt is None:
-            why = said(f"{refusal.message}: {refusal.hint}")
-            event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
-            return a.Record(events=(event,))
+            return give_up(said(f"{refusal.message}: {refusal.hint}"), EXIT_REFUSED, "failed")
         alone_s = observation.now - self._heard_at
         if self._leader is None and alone_s >= SAY_AFTER_S and PEERS not in self.state.notices:
             kind = self.state.task.kind if self.state.task is not None else "task"
