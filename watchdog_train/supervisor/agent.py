@@ -183,10 +183,9 @@ class Agent(Supervisor):
             return None
         if system.is_alive(leader.agent) is not False:
             return None
-        near = [one for one in self._agents if one.place == self._place]
-        if not any(one.agent == self.state.supervisor for one in near):
-            near.append(self._me)  # the leader has died before it could name us
-        alive = [one for one in near if system.is_alive(one.agent) is not False]
+        # Us, too: the leader may have died before it could name us.
+        near = {one.agent: one for one in (*self._agents, self._me)}
+        alive = [one for who, one in near.items() if system.is_alive(who) is not False]
         return lowest_living(leader, alive, self.state, now)
 
     def _rest(self, observation: a.Observation) -> a.Action:

@@ -33,12 +33,6 @@ def own_task(
 ) -> JobTask | None:
     """The task of a job that this new run is; None when it is none.
 
-    Args:
-        environment: of the supervisor.
-        system: this machine.
-        settings: of the job.
-        launcher: what the command starts its ranks with.
-
     Raises:
         WtrainError: which node this is cannot be told, or where the nodes meet.
     """

@@ -36,11 +36,7 @@ class Inbox:
         return bool(self._orders)
 
     def take(self, word: Orders, crew: Crew) -> bool:
-        """Take what is new in a leader's word; False for a leader that another one has replaced.
-
-        A word has all that the leader has no answer to; `crew` is written down, maybe by an agent
-        before us.
-        """
+        """Take what is new in a leader's word; False for a leader that another one has replaced."""
         if word.epoch < max(crew.epoch, self.epoch):
             return False
         if word.epoch != self.epoch:

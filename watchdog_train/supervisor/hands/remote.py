@@ -214,8 +214,7 @@ class RemoteHands:
     def launch(self, plan: Plan, token: str, state: State) -> None:
         ours = launcher_environment(state, plan.attempt)
         env = {name: value for name, value in plan.env.items() if ours.get(name) != value}
-        shared = replace(plan, env=env)
-        self._order(wire.StartAttempt(plan=shared, base=state.argv))
+        self._order(wire.StartAttempt(plan=replace(plan, env=env), base=state.argv))
 
     def signal(self, action: a.Signal) -> Iterator[Signalled]:
         targets = tuple(ProcessId(one.pid, one.start) for one in action.targets)
@@ -315,8 +314,7 @@ class Machines:
 
 def machine_of(system: ProcessSystem) -> str:
     """Within which the number of a process means something: host, boot and pid namespace."""
-    namespace = proc.link("self", "ns/pid") or ""
-    return f"{socket.gethostname()}/{system.boot_id() or ''}/{namespace}"
+    return f"{socket.gethostname()}/{system.boot_id() or ''}/{proc.link('self', 'ns/pid') or ''}"
 
 
 def this_machine(context: Context, place: str, state: State) -> Machine:

@@ -1,8 +1,7 @@
-"""The process that carries a link between machines: ZeroMQ on one side, our supervisor's socket on
-the other.
+"""Carries a link between machines: ZeroMQ on one side, our supervisor's socket on the other.
 
-It knows no message and keeps nothing: it may be killed, and another one begins. ZeroMQ's own
-encryption (CURVE) lets in only who has the job's key.
+This process knows no message and keeps nothing: it may be killed, and another one begins.
+ZeroMQ's own encryption (CURVE) lets in only who has the job's key.
 """
 
 from __future__ import annotations
