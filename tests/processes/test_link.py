@@ -14,6 +14,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.commands import environment_for
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.hands.link import ends
+from watchdog_train.supervisor.hands.link import start as link_start
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
 from watchdog_train.supervisor.hands.link.ends import LEADER, LOST_S, Agent, Link
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
@@ -440,8 +442,11 @@ def test_too_few_descriptors_are_refused(world: World) -> None:
     assert machines > 0
 
 
-def test_another_user_cannot_come(world: World) -> None:
+def test_another_user_cannot_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by the directory nor by a descriptor that was handed over."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))  # not where the leaders of other tests are
+    base.chmod(0o755)
+    monkeypatch.setattr(link_start, "shared_bases", lambda: (base,))
     leader = end(world, None)
     path = leader._source.path
     folder = path.parent
@@ -456,6 +461,9 @@ def test_another_user_cannot_come(world: World) -> None:
     world.until(lambda: not came.is_alive(), "it came")
     assert came.exitcode == 7
     assert leader._peers == {}
+    world.ends.remove(leader)
+    leader.close()
+    base.rmdir()
 
 
 def _come_as_nobody(folder: Path) -> None:
