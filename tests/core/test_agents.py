@@ -21,6 +21,7 @@ from watchdog_train.core.actions import (
     Request,
     Signal,
     StartLook,
+    Told,
     TreeSight,
     Wait,
 )
@@ -60,7 +61,6 @@ NEW = msgspec.structs.replace(HERE, run_dir="/new", agent=ProcessId(8, 8))
 class Link:
     """In memory; what is sent lies in `sent`, what comes is put into `come`."""
 
-    made = 0
     refusal = None
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Link:
         return -1
 
     def words(self) -> list[wire.Orders]:
-        found = [wire.decode(wire.down, data) for data in self.sent]
+        found = [wire.decode(wire.DOWN, data) for data in self.sent]
         self.sent.clear()
         return [word for word in found if isinstance(word, wire.Orders)]
 
@@ -136,13 +136,16 @@ def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
     (hands,) = leader.hands
     state = State(seq=5, attempts=(b.running().attempts[0],))
     held = GpuHold(others=(GpuHolder(device=0, pid=42),), asked_at=90.0)
-    lacks = wire.Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
-    hear(leader, msgspec.structs.replace(report(leader, attempt=1), told=lacks), state)
+    lacks = Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
+    hear(leader, report(leader, attempt=1, told=lacks), state)
     hands.hear(state, 100.0)
     found = hands.gpu_hold(100.0)
     assert (found.host, found.asked_at) == ("task1", 90.0)
     assert found.others[0].name == "task1: pid 42"
-    assert (hands.told.gpu_trouble, hands.told.short) == ("it does not answer", "no file")
+    assert (hands.sight.told.gpu_trouble, hands.sight.told.short) == (
+        "it does not answer",
+        "no file",
+    )
 
 
 def test_orders_are_carried_out_once() -> None:
@@ -391,12 +394,13 @@ def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) ->
 
 
 def test_a_checkpoint_is_looked_for(tmp_path: Path) -> None:
-    missing = Sought(str(tmp_path / "later.pt"), 100.0)
-    assert missing.sees(100.0) is None
-    assert missing.sees(146.0) is False
-    (tmp_path / "later.pt").touch()
-    wait_until(lambda: missing.sees(146.0), 30, "a file that comes late is seen")
-    assert Sought("", 100.0).sees(100.0)
+    late, never = Sought(str(tmp_path / "late.pt")), Sought(str(tmp_path / "never.pt"))
+    assert late.sees is never.sees is None
+    never._until = 0.0
+    assert never.sees is False
+    (tmp_path / "late.pt").touch()
+    wait_until(lambda: late.sees, 30, "a file that comes late is seen")
+    assert Sought("").sees
 
 
 def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
@@ -445,7 +449,7 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     source = tmp_path / "agent"
     bundle = source / "stalls" / "0001" / "stacks"
     bundle.mkdir(parents=True)
-    (bundle / "1.txt").write_bytes(b"a" * (3 * wire.CHUNK_BYTES + 5))
+    (bundle / "1.txt").write_bytes(b"a" * (3 * wire.PARCEL_BYTES + 5))
     (source / "stalls" / "0001" / "verdict.json").write_text("{}")
     outbox, chance, now = Outbox(source), random.Random(1), 0.0
     outbox.send_folder(source / "stalls" / "0001")
@@ -453,9 +457,9 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     (hands,) = leader.hands
     for _ in range(200):
         now += 1.0
-        for parcel in outbox.due(now):
-            if chance.random() < 0.6:  # the others are lost
-                hear(leader, parcel)
+        parcel = outbox.due(now)
+        if parcel is not None and chance.random() < 0.6:  # the others are lost
+            hear(leader, parcel)
         outbox.taken(hands._taken)
         if outbox.is_empty:
             break
@@ -466,7 +470,7 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     assert [one.by for one in leader.requests] == ["task1: SIGTERM"]
     for path in ("../x", "stalls/../../x", "events.jsonl", "stalls/1", "/etc/x", "attempts/1/../x"):
         evil = wire.Chunk(path=path, offset=0, data=b"x")
-        hear(leader, wire.Parcel(number=hands._taken + 1, content=evil))
+        hear(leader, wire.Parcel(number=hands._taken + 1, requests=(), chunks=(evil,)))
     assert {path.name for path in tmp_path.iterdir()} == {"agent", "stalls"}
 
 
@@ -490,4 +494,4 @@ def test_many_processes_fit_into_one_message() -> None:
     )
     data = wire.encode(full)
     assert len(data) < 1 << 20
-    assert wire.decode(wire.up, data) == full
+    assert wire.decode(wire.UP, data) == full

@@ -14,6 +14,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,25 +27,21 @@ import pytest
 
 from tests.processes.test_launch import environment_of, plan_of
 from tests.support import free_port, is_alive, wait_until
+from watchdog_train.core.policy import Job
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.store.run_directory import create
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.commands import environment_for
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.link import (
-    LEADER,
-    LOST_S,
-    MESSAGE_CAP_BYTES,
-    Link,
-    ends,
-    join,
-    lead,
-)
-from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
-from watchdog_train.supervisor.hands.link.ends import Agent
+from watchdog_train.supervisor.hands.link import ends
+from watchdog_train.supervisor.hands.link import start as link_start
+from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
+from watchdog_train.supervisor.hands.link.ends import LEADER, LOST_S, Agent, Link
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
-from watchdog_train.supervisor.hands.link.start import dial
+from watchdog_train.supervisor.hands.link.start import dial, meet
+from watchdog_train.supervisor.leading import own_task
 from watchdog_train.system import current
 
 if sys.platform == "win32":
@@ -119,36 +116,51 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.children.end_all()
 
 
-def start(world: World, address: str | None, *names: str, machines: int = 8) -> list[Any]:
-    leader = lead(address, job=world.job, machines=machines, children=world.children)
-    agents = [join(address, name, job=world.job, children=world.children) for name in names]
-    return [world.take(end) for end in (leader, *agents)]
+def end(world: World, address: str | None, task: int = 0) -> Any:
+    """Of the leader, or of the agent task1, task2, ..."""
+    one = JobTask(job=world.job, source="wtrain", task=task, tasks=8, here=8, coordination=address)
+    return world.take(meet(one, world.children))
+
+
+def start(world: World, address: str | None, agents: int) -> list[Any]:
+    return [end(world, address, task) for task in range(agents + 1)]
+
+
+def connection(leader: Any, name: str) -> tuple[Any, bytes]:
+    """By which a name is heard: another one after each loss."""
+    peer = leader._peers[name]
+    return peer.channel, peer.number
+
+
+def silent_s(world: World, leader: Any) -> dict[str, float]:
+    return {name: world.now() - peer.heard_at for name, peer in leader._peers.items()}
 
 
 def test_messages_go_both_ways_whole_and_in_order(world: World, address: str | None) -> None:
     """Small ones and the largest, from two agents at once; each knows who sent what."""
-    leader, first, second = start(world, address, "a/0", "b/0")
-    world.until(lambda: first.made and second.made, "linked")
+    leader, first, second = start(world, address, 2)
+    world.until(lambda: first.was_welcome and second.was_welcome, "linked")
     assert not first.send("nobody", b"x"), "unknown"
     assert not first.send(LEADER, bytes(MESSAGE_CAP_BYTES + 1)), "too long"
     sent = [bytes([n]) * size for n, size in enumerate((0, 1, 5000, MESSAGE_CAP_BYTES, 7))]
     for one in sent:
         world.until(lambda one=one: first.send(LEADER, one), "room for it")
         world.until(lambda one=one: second.send(LEADER, one), "room for it")
-        world.until(lambda one=one: leader.send("a/0", one), "room for it")
+        world.until(lambda one=one: leader.send("task1", one), "room for it")
     world.until(lambda: len(world.got[id(leader)]) == 10 and len(world.got[id(first)]) == 5, "all")
-    for name in ("a/0", "b/0"):
+    for name in ("task1", "task2"):
         assert [what for who, what in world.got[id(leader)] if who == name] == sent
     assert world.got[id(first)] == [(LEADER, one) for one in sent]
     assert world.got[id(second)] == []
-    assert set(leader.heard(world.now())) == {"a/0", "b/0"}
-    assert max(leader.heard(world.now()).values()) < LOST_S
+    heard = silent_s(world, leader)
+    assert heard.keys() == {"task1", "task2"}
+    assert max(heard.values()) < LOST_S
 
 
 def test_nobody_waits_for_an_end_that_does_not_read(world: World, address: str | None) -> None:
     """What does not fit is refused, at once, and memory stays bounded; later all goes on."""
-    leader, agent = start(world, address, "a/0")
-    world.until(lambda: agent.made, "linked")
+    leader, agent = start(world, address, 1)
+    world.until(lambda: agent.was_welcome, "linked")
     world.ends.remove(leader)  # it makes no turn
     slowest = sent = 0
     for _ in range(400):
@@ -166,12 +178,12 @@ def test_nobody_waits_for_an_end_that_does_not_read(world: World, address: str |
 
 
 def test_it_waits_on_one_descriptor(world: World, address: str | None) -> None:
-    leader, agent = start(world, address, "a/0")
-    world.until(lambda: agent.made, "linked")
+    leader, agent = start(world, address, 1)
+    world.until(lambda: agent.was_welcome, "linked")
     world.until(lambda: not select.select([leader.fileno()], [], [], 0.2)[0], "nothing to do")
     agent.send(LEADER, b"x")
     assert select.select([leader.fileno()], [], [], WAIT_S)[0]
-    world.until(lambda: world.got[id(leader)] == [("a/0", b"x")], "heard")
+    world.until(lambda: world.got[id(leader)] == [("task1", b"x")], "heard")
 
 
 def test_a_name_lives_once_and_is_free_after_its_death(
@@ -179,9 +191,10 @@ def test_a_name_lives_once_and_is_free_after_its_death(
 ) -> None:
     """The second one is told that the first lives; after a death the next one is taken."""
     monkeypatch.setattr(ends, "SURE_S", 1.0)
-    leader, first, second = start(world, address, "a/0", "a/0")
-    world.until(lambda: first.made + second.made, "one is linked")
-    lives, other = (first, second) if first.made else (second, first)
+    leader, first = start(world, address, 1)
+    second = end(world, address, 1)
+    world.until(lambda: first.was_welcome or second.was_welcome, "one is linked")
+    lives, other = (first, second) if first.was_welcome else (second, first)
 
     def said() -> bool:
         lives.send(LEADER, b"I live")
@@ -189,36 +202,36 @@ def test_a_name_lives_once_and_is_free_after_its_death(
 
     world.until(said, "the other one is refused")
     assert (other.refusal.reference, other.refusal.exit_code) == ("link-name", 78)
-    assert "a/0" in other.refusal.render()
-    assert other.made == 0
+    assert "task1" in other.refusal.render()
+    assert not other.was_welcome
     world.ends.remove(other)
     other.close()
     world.leave(lives)
     if address is not None:  # a network tells nothing of a death
-        world.until(lambda: leader.heard(world.now())["a/0"] > 1.0, "its last words came")
+        world.until(lambda: silent_s(world, leader)["task1"] > 1.0, "its last words came")
         world.ahead_s += LOST_S
     monkeypatch.setattr(ends, "SURE_S", WAIT_S)
-    third = world.take(join(address, "a/0", job=world.job, children=world.children))
-    world.until(lambda: third.made, "the name is free")
+    third = end(world, address, 1)
+    world.until(lambda: third.was_welcome, "the name is free")
     world.got[id(leader)].clear()
     third.send(LEADER, b"new")
-    world.until(lambda: world.got[id(leader)] == [("a/0", b"new")], "it is heard")
+    world.until(lambda: world.got[id(leader)] == [("task1", b"new")], "it is heard")
 
 
 def test_a_name_is_free_once_its_holder_is_silent_for_long(world: World, tcp: str) -> None:
     """A machine that is gone closes nothing."""
-    leader, first = start(world, tcp, "a/0")
-    world.until(lambda: first.made, "linked")
+    leader, first = start(world, tcp, 1)
+    world.until(lambda: first.was_welcome, "linked")
     (helper,) = set(world.pids()) - {leader_helper(world)}
     os.kill(helper, signal.SIGSTOP)
     try:
         world.ends.remove(first)
-        second = world.take(join(tcp, "a/0", job=world.job, children=world.children))
+        second = end(world, tcp, 1)
         world.until(lambda: second._refused_at, "the second one came")
-        assert not second.made
+        assert not second.was_welcome
         world.ahead_s += LOST_S
-        assert not leader.send("a/0", b"x"), "a name that was not heard for so long"
-        world.until(lambda: second.made, "taken")
+        assert not leader.send("task1", b"x"), "a name that was not heard for so long"
+        world.until(lambda: second.was_welcome, "taken")
     finally:
         os.kill(helper, signal.SIGCONT)
         first.close()
@@ -229,10 +242,10 @@ def leader_helper(world: World) -> int:
 
 
 def test_versions_and_jobs_must_be_the_same(world: World) -> None:
-    start(world, None)
+    start(world, None, 0)
 
     def agent(job: str, version: str) -> Any:
-        made = Agent("a/0", job, Dialler(lambda: dial(world.job)))
+        made = Agent("task1", job, Dialler(lambda: dial(world.job)))
         made._hello = msgspec.structs.replace(made._hello, version=version)
         return world.take(made)
 
@@ -243,58 +256,55 @@ def test_versions_and_jobs_must_be_the_same(world: World) -> None:
     assert "another" in foreign.refusal.message
     assert world.job in foreign.refusal.message
     assert old.refusal.exit_code == foreign.refusal.exit_code == 78
-    again = old.made
     world.ahead_s += 100
     world.turn()
-    assert again == old.made == 0, "it does not come again"
+    assert old._channels == [], "it does not come again"
+    assert not old.was_welcome
 
 
 def test_a_leader_that_was_killed_is_replaced(world: World, address: str | None) -> None:
     """Its socket's file stays behind; agents come to the next one by themselves."""
-    first, agent = start(world, address, "a/0")
-    world.until(lambda: agent.made, "linked")
+    first, agent = start(world, address, 1)
+    world.until(lambda: agent.was_welcome, "linked")
     if address is None:  # as the kernel does at its death
-        listener = first._listener
-        os.close(listener.lock)
-        listener.socket.close()
+        os.close(first._source.lock)
+        first._source.socket.close()
+    else:
+        first._source.close()
     helper = world.pids()[0] if address else 0
     world.leave(first)
     if helper:
         world.until(lambda: not is_alive(helper), "its process ends with it")
-    second = world.take(lead(address, job=world.job, machines=1, children=world.children))
-    world.until(lambda: agent.made == 2, "it comes again")
+    second = end(world, address)
+    world.until(lambda: "task1" in second._peers, "it comes again")
     with pytest.raises(WtrainError) as refused:
-        lead(address, job=world.job, machines=1, children=world.children)
+        end(world, address)
     assert refused.value.exit_code == 78
     world.until(lambda: agent.send(LEADER, b"I am here"), "room")
-    world.until(lambda: world.got[id(second)] == [("a/0", b"I am here")], "heard")
+    world.until(lambda: world.got[id(second)] == [("task1", b"I am here")], "heard")
 
 
 @pytest.mark.parametrize("whose", [0, 1])
 def test_the_process_between_machines_may_die(world: World, tcp: str, whose: int) -> None:
     """libzmq may abort: both ends live on, and meet again."""
-    leader, agent = start(world, tcp, "a/0")
-    world.until(lambda: agent.made, "linked")
-    before = world.pids()[whose]
+    leader, agent = start(world, tcp, 1)
+    world.until(lambda: agent.was_welcome, "linked")
+    before, linked = world.pids()[whose], connection(leader, "task1")
     os.kill(before, signal.SIGABRT)
 
-    def again() -> bool:
-        agent.send(LEADER, b"x")
-        return agent.made == 2
-
-    world.until(again, "linked again")
+    world.until(lambda: connection(leader, "task1") != linked, "linked again")
     world.got[id(leader)].clear()
-    world.until(lambda: agent.send(LEADER, b"after") and leader.send("a/0", b"after"), "room")
-    world.until(lambda: ("a/0", b"after") in world.got[id(leader)], "the leader hears")
+    world.until(lambda: agent.send(LEADER, b"after") and leader.send("task1", b"after"), "room")
+    world.until(lambda: ("task1", b"after") in world.got[id(leader)], "the leader hears")
     world.until(lambda: (LEADER, b"after") in world.got[id(agent)], "the agent hears")
     assert before not in world.pids()
 
 
 def test_last_words_arrive(world: World, address: str | None) -> None:
     """What was queued when an end closes is sent still; no process is left."""
-    leader, agent = start(world, address, "a/0")
-    world.until(lambda: agent.made, "linked")
-    assert leader.send("a/0", b"verdict" * 10_000)
+    leader, agent = start(world, address, 1)
+    world.until(lambda: agent.was_welcome, "linked")
+    assert leader.send("task1", b"verdict" * 10_000)
     world.ends.remove(leader)
     closing = threading.Thread(target=leader.close)
     closing.start()
@@ -308,7 +318,7 @@ def test_last_words_arrive(world: World, address: str | None) -> None:
 
 def test_an_end_that_is_killed_leaves_no_process(world: World, tcp: str) -> None:
     """Also one that never found its leader."""
-    alone = world.take(join(tcp, "a/0", job=world.job, children=world.children))
+    alone = end(world, tcp, 1)
     world.until(world.pids, "started")
     (helper,) = world.pids()
     wait_until(lambda: psutil.Process(helper).num_threads() > 1, WAIT_S, "ZeroMQ runs")
@@ -338,10 +348,9 @@ def test_without_a_key_it_is_refused(
         Path(key).chmod(0o644)
     if key is not None:
         monkeypatch.setenv(VARIABLE, key)
-    for attempt in (lead, join):
-        arguments: dict[str, Any] = {"machines": 2} if attempt is lead else {"name": "a/0"}
+    for task in (0, 1):
         with pytest.raises(WtrainError) as refused:
-            attempt("tcp://127.0.0.1:29999", job="j", children=world.children, **arguments)
+            end(world, "tcp://127.0.0.1:29999", task)
         assert why in refused.value.message
         assert "export WTRAIN_JOB_KEY=$(wtrain key)" in str(refused.value.hint)
         assert refused.value.exit_code == 78
@@ -354,11 +363,11 @@ def test_a_key_may_be_in_a_file(
     path = tmp_path / "key"
     path.write_text(os.environ[VARIABLE] + "\n")
     path.chmod(stat.S_IRUSR)
-    leader, first = start(world, tcp, "a/0")
+    leader, first = start(world, tcp, 1)
     monkeypatch.setenv(VARIABLE, str(path))
-    second = world.take(join(tcp, "b/0", job=world.job, children=world.children))
-    world.until(lambda: first.made and second.made, "both keys are the same")
-    assert leader.heard(world.now()).keys() == {"a/0", "b/0"}
+    second = end(world, tcp, 2)
+    world.until(lambda: first.was_welcome and second.was_welcome, "both keys are the same")
+    assert leader._peers.keys() == {"task1", "task2"}
     for pid in world.pids():
         assert VARIABLE not in psutil.Process(pid).environ()
         assert path.read_text().strip() not in " ".join(psutil.Process(pid).cmdline())
@@ -392,20 +401,21 @@ def test_the_key_reaches_no_training_command_or_file(tmp_path: Path) -> None:
         ("tcp://node1", "HOST:PORT"),
         ("tcp://:1", "HOST:PORT"),
         ("tcp://127.0.0.1:99999", "port 99999"),
-        ("taken", "already in use"),
     ],
 )
-def test_a_wrong_address_is_refused(
-    world: World, address: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_address_is_refused(address: str, why: str) -> None:
+    with pytest.raises(WtrainError, match=why) as refused:
+        own_task({}, current(), Job(coordination=address), None)
+    assert address in refused.value.message
+    assert refused.value.exit_code == 78
+
+
+def test_a_taken_port_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, secrets.token_hex(32))
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        if address == "taken":
-            address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(WtrainError, match=why) as refused:
-            lead(address, job="j", machines=2, children=world.children)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(WtrainError, match="already in use") as refused:
+            end(world, address)
     assert refused.value.context == address
     assert refused.value.exit_code == 78
 
@@ -432,10 +442,13 @@ def test_too_few_descriptors_are_refused(world: World) -> None:
     assert machines > 0
 
 
-def test_another_user_cannot_come(world: World) -> None:
+def test_another_user_cannot_come(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither by the directory nor by a descriptor that was handed over."""
-    leader = world.take(lead(None, job=world.job, machines=1, children=world.children))
-    path = leader._listener.path
+    base = Path(tempfile.mkdtemp(dir="/tmp"))  # not where the leaders of other tests are
+    base.chmod(0o755)
+    monkeypatch.setattr(link_start, "shared_bases", lambda: (base,))
+    leader = end(world, None)
+    path = leader._source.path
     folder = path.parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert len(os.fsencode(path)) <= 103
@@ -447,7 +460,10 @@ def test_another_user_cannot_come(world: World) -> None:
     came.start()
     world.until(lambda: not came.is_alive(), "it came")
     assert came.exitcode == 7
-    assert leader.heard(world.now()) == {}
+    assert leader._peers == {}
+    world.ends.remove(leader)
+    leader.close()
+    base.rmdir()
 
 
 def _come_as_nobody(folder: Path) -> None:
@@ -462,8 +478,8 @@ def _come_as_nobody(folder: Path) -> None:
 
 
 def test_garbage_over_a_socket_of_this_machine_ends_only_itself(world: World) -> None:
-    leader, agent = start(world, None, "a/0")
-    world.until(lambda: agent.made, "linked")
+    leader, agent = start(world, None, 1)
+    world.until(lambda: agent.was_welcome, "linked")
     links = [dial(world.job) for _ in range(6)]
     with contextlib.ExitStack() as opened:
         for link in links:
@@ -471,28 +487,28 @@ def test_garbage_over_a_socket_of_this_machine_ends_only_itself(world: World) ->
         links[0].send(b"\xff" * 4096)  # a frame of four gigabytes
         Channel(links[1]).put(b"", b"H\x81\xa7version" + b"\x91" * 5000)
         Channel(links[2]).put(b"", b"")
-        Channel(links[3]).put(b"a/0", b"Mnot a/0 at all")
+        Channel(links[3]).put(b"task1", b"Mnot task1 at all")
         Channel(links[4]).put(b"", b"Mno hello")
         world.until(lambda: len(leader._channels) == 6, "the first is closed")
         agent.send(LEADER, b"I live")
         world.until(lambda: world.got[id(leader)], "heard")
-    assert world.got[id(leader)] == [("a/0", b"I live")]
-    assert leader.heard(world.now()).keys() == {"a/0"}
+    assert world.got[id(leader)] == [("task1", b"I live")]
+    assert leader._peers.keys() == {"task1"}
 
 
 def test_another_key_is_not_let_in_and_said(
     world: World, tcp: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leader, good = start(world, tcp, "a/0")
+    leader, good = start(world, tcp, 1)
     monkeypatch.setenv(VARIABLE, secrets.token_hex(32))
-    bad = world.take(join(tcp, "b/0", job=world.job, children=world.children))
-    world.until(lambda: good.made and bad._refused_at, "it is not let in")
+    bad = end(world, tcp, 2)
+    world.until(lambda: good.was_welcome and bad._refused_at, "it is not let in")
     assert bad.refusal is None, "the right leader may come yet"
     monkeypatch.setattr(ends, "SURE_S", 0.5)
     world.until(lambda: bad.refusal, "it gives up")
     assert "key" in bad.refusal.message
     assert bad.refusal.exit_code == 78
-    assert leader.heard(world.now()).keys() == {"a/0"}
+    assert leader._peers.keys() == {"task1"}
     assert good.refusal is None
 
 
@@ -548,8 +564,9 @@ def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None
     """
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3000:
         pytest.skip("too few descriptors for a flood")
-    leader, first, second = start(world, tcp, "a/0", "b/0")
-    world.until(lambda: first.made and second.made, "linked")
+    leader, first, second = start(world, tcp, 2)
+    world.until(lambda: first.was_welcome and second.was_welcome, "linked")
+    linked = {name: connection(leader, name) for name in ("task1", "task2")}
     helper = psutil.Process(leader_helper(world))
     resource.prlimit(helper.pid, resource.RLIMIT_NOFILE, (1024, 1024))
     oldest = 0.0
@@ -558,7 +575,7 @@ def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None
         nonlocal oldest
         first.send(LEADER, b"first")
         second.send(LEADER, b"second")
-        oldest = max(oldest, *leader.heard(world.now()).values())
+        oldest = max(oldest, *silent_s(world, leader).values())
 
     def is_used_up() -> bool:
         talk()
@@ -589,11 +606,11 @@ def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None
         for each in flood:
             each.join()
     assert oldest < LOST_S / 2
-    assert first.made == second.made == 1
-    late = world.take(join(tcp, "c/0", job=world.job, children=world.children))
-    world.until(lambda: late.made, "there is room again")
-    assert set(world.got[id(leader)]) == {("a/0", b"first"), ("b/0", b"second")}
-    assert leader.heard(world.now()).keys() == {"a/0", "b/0", "c/0"}
+    assert {name: connection(leader, name) for name in linked} == linked
+    late = end(world, tcp, 3)
+    world.until(lambda: late.was_welcome, "there is room again")
+    assert set(world.got[id(leader)]) == {("task1", b"first"), ("task2", b"second")}
+    assert leader._peers.keys() == {"task1", "task2", "task3"}
 
 
 class Wiretap:
@@ -636,7 +653,7 @@ class Wiretap:
 def test_who_taps_the_wire_learns_and_changes_nothing(world: World, tcp: str) -> None:
     """A message that was altered ends the connection; what was recorded is of no use."""
     port = int(tcp.rpartition(":")[2])
-    (leader,) = start(world, tcp)
+    (leader,) = start(world, tcp, 0)
     world.until(lambda: listens(port), "the leader listens")
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(GREETING + CURVE)
@@ -647,24 +664,26 @@ def test_who_taps_the_wire_learns_and_changes_nothing(world: World, tcp: str) ->
         stranger.sendall(HELLO)
     assert told[12:64] == CURVE
     with contextlib.closing(Wiretap(port)) as tap:
-        agent = world.take(join(tap.address, "a/0", job=world.job, children=world.children))
-        world.until(lambda: agent.made, "linked")
+        agent = end(world, tap.address, 1)
+        world.until(lambda: agent.was_welcome, "linked")
         secret = b"known only to the two" * 100
         agent.send(LEADER, secret)
-        world.until(lambda: world.got[id(leader)] == [("a/0", secret)], "heard")
+        world.until(lambda: world.got[id(leader)] == [("task1", secret)], "heard")
         assert len(tap.recorded) > len(secret)
         assert secret[:21] not in tap.recorded
-        assert b"a/0" not in tap.recorded
+        assert b"task1" not in tap.recorded
         recorded, tap.alter = tap.recorded, 1
+
+        linked = connection(leader, "task1")
 
         def again() -> bool:
             agent.send(LEADER, secret)
-            return agent.made == 2
+            return connection(leader, "task1") != linked
 
         world.until(again, "the altered message has ended the connection")
         world.until(lambda: agent.send(LEADER, b"end"), "room")
-        world.until(lambda: ("a/0", b"end") in world.got[id(leader)], "heard")
-        assert set(world.got[id(leader)]) == {("a/0", secret), ("a/0", b"end")}
+        world.until(lambda: ("task1", b"end") in world.got[id(leader)], "heard")
+        assert set(world.got[id(leader)]) == {("task1", secret), ("task1", b"end")}
         world.got[id(leader)].clear()
         for cut in (len(recorded), len(recorded) // 2, 100):
             with socket.create_connection(("127.0.0.1", port)) as thief:
@@ -675,8 +694,8 @@ def test_who_taps_the_wire_learns_and_changes_nothing(world: World, tcp: str) ->
                     world.turn()
         assert agent.send(LEADER, b"I live")
         world.until(lambda: world.got[id(leader)], "heard")
-        assert world.got[id(leader)] == [("a/0", b"I live")]
-        assert leader.heard(world.now()).keys() == {"a/0"}
+        assert world.got[id(leader)] == [("task1", b"I live")]
+        assert leader._peers.keys() == {"task1"}
 
 
 def listens(port: int) -> bool:

@@ -25,7 +25,9 @@ from tests.support import (
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import runs_in
+from watchdog_train.supervisor.setup import take_lock
 from watchdog_train.supervisor.start import remove_succeeded
+from watchdog_train.system import current
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -198,6 +200,11 @@ def test_an_agent_removes_what_it_has_left_of_runs_that_succeeded(tmp_path: Path
     place = tmp_path / "wtrain-runs/.agents"
     for name, command in (("a-node1", "true"), ("a-node1", "false"), ("a-node2", "true")):
         run_wtrain("run", "--runs-dir", str(place), "--name", name, "--", command, cwd=tmp_path)
+    locks = [take_lock(run, current()) for run in runs_in(place)]
+    remove_succeeded(place, "a-node1")
+    assert len(runs_in(place)) == 3, "their supervisors live"
+    for lock in locks:
+        lock.release()
     remove_succeeded(place, "a-node1")
     left = [run.name for run in runs_in(place)]
     assert left == ["a-node1", "a-node2"]

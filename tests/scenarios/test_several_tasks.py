@@ -189,6 +189,28 @@ def test_a_supervisor_is_killed(tmp_path: Path, who: str, job: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_task_that_is_adopted_before_it_has_joined_joins(tmp_path: Path) -> None:
+    started = start_job(tmp_path, 2, "--steps", "100", job=JOINED)
+
+    def launched() -> list[Path]:
+        found = [run for run in run_directories(tmp_path) if "task1" in run.name]
+        return [run for run in found if of_type(read_log(run), "attempt_launched")]
+
+    wait_until(launched, 60, "task 1 trains")
+    (run,) = launched()
+    os.kill(pids(started)[1], signal.SIGKILL)
+    assert not of_type(read_log(run), "task_joined")
+    adopted = start_wtrain("adopt", run.name, cwd=tmp_path)
+    assert adopted.result(120).returncode == 0, described(tmp_path)
+    started.result(120)
+    text, log = described(tmp_path), read_log(run)
+    assert types(log).index("adopted") < types(log).index("task_joined"), text
+    assert of_type(leader(tmp_path), "machine_heard"), text
+    assert {of_type(one, "run_finished")[0]["exit_code"] for one in logs(tmp_path).values()} == {0}
+    assert_nothing_lives(tmp_path, text)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["signal", "command"])
 def test_a_stop_of_one_task_stops_all(tmp_path: Path, how: str) -> None:
     """As scancel and an eviction send it, and as a person asks: to any task."""

@@ -191,6 +191,13 @@ def unlink():
     _last_words.say()
 
 
+def float_bits(value):
+    """A float as the word of a slot."""
+    import struct
+
+    return struct.unpack("=Q", struct.pack("=d", value))[0]
+
+
 def replace_file(name, data):
     """Write a file beside the slots; a reader finds the one before or this one, never a part."""
     path = os.path.join(slot_dir, name)

@@ -103,6 +103,20 @@ class Sleep(Value):
     """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
 
 
+class Told(Value):
+    """What the training on one machine says in words, and what that machine lacks."""
+
+    settings: tuple[SettingReport, ...] = ()
+    places: tuple[RankPlaces, ...] = ()
+    hooks: tuple[HookReport, ...] = ()
+    not_resumed: str | None = None
+    gpu_hold: GpuHold | None = None
+    gpu_trouble: str | None = None
+    short: str | None = None
+    no_room: str | None = None
+    """As in Observation."""
+
+
 class TreeSight(Value):
     """What was seen of one machine at one moment."""
 
@@ -115,6 +129,7 @@ class TreeSight(Value):
     """A look, a collection."""
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
+    told: Told = Told()
     is_heard: bool = True
     """By this supervisor, of late: what was seen is what there is."""
     silent_s: float = 0.0

@@ -13,7 +13,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
-from watchdog_train.core.starting.jobs import is_begun_again
+from watchdog_train.core.starting.jobs import JobTask, is_begun_again
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
@@ -22,6 +22,7 @@ from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, environment_again
 from watchdog_train.supervisor.hands.launch import hold_streams
 from watchdog_train.supervisor.hands.records import stream_files
+from watchdog_train.supervisor.leading import own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
@@ -75,6 +76,8 @@ def adopt_run(
             lock=lock,
             task=task,
         )
+        if state.crew is None and stop_mode is None:
+            session.context.might_join = _task_of(session, state)
     except BaseException:
         lock.release()
         raise
@@ -133,6 +136,14 @@ def _unfinished(directory: RunDirectory) -> State:
             reference="run-finished",
         )
     return state
+
+
+def _task_of(session: RunSession, state: State) -> JobTask | None:
+    """Of a job whose tasks were each on their own until now."""
+    context = session.context
+    with suppress(WtrainError):  # said when the run was started
+        return own_task(context.environment, context.system, context.policy.job, state.launcher)
+    return None
 
 
 def _environment(directory: RunDirectory, state: State) -> dict[str, str]:

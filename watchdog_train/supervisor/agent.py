@@ -8,11 +8,9 @@ training does not work any more, it takes evidence and ends: then its supervisor
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -24,22 +22,23 @@ from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave, lowest_living
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
+from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
 from watchdog_train.core.suspect import next_stall_id
 from watchdog_train.errors import EXIT_REFUSED
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link import LEADER, Link
-from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox, grown
-from watchdog_train.supervisor.hands.remote import machine_of
+from watchdog_train.supervisor.hands.link.ends import LEADER, Link
+from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
+from watchdog_train.supervisor.hands.remote import machine_of, this_machine
 from watchdog_train.supervisor.loop import Supervisor
+from watchdog_train.supervisor.observe import is_hurried
 
 REPORT_EVERY_S = 1.0
 HURRIED_S = 0.05
 """Between reports that say something new."""
 TURN_S = 0.25
-COPY_EVERY_S = 1.0
 DEAD_FOR_S = 2.0
 SEEK_EVERY_S = 0.5
 NOT_SEEN_AFTER_S = 45.0
@@ -54,20 +53,19 @@ class Agent(Supervisor):
         self._line = link
         self._outbox = Outbox(context.directory.path)
         self._inbox = Inbox()
-        self._current: wire.Order | None = None
         self._place = machine_of(context.system)
         self._leader: Machine | None = None
         self._agents: tuple[Machine, ...] = ()
-        self._over: wire.Over | None = None
+        self._over: e.RunFinished | None = None
         self._heard_at = context.system.monotonic()
-        self._reported_at = self._copied_at = 0.0
+        self._reported_at = 0.0
         self._reported: wire.Report | None = None
         self._bundles: set[tuple[str, str]] = set()
         self._wanted = 0
         """The newest attempt that was ordered."""
         self._refused: tuple[int, str] | None = None
         """That attempt, and why it was not started."""
-        self._sought = Sought("", 0.0)
+        self._sought = Sought("")
 
     @property
     def speaks(self) -> bool:
@@ -100,6 +98,7 @@ class Agent(Supervisor):
             self._be_asked(observation)
             or (None if isinstance(found, a.Wait) else found)
             or self._obey(observation)
+            or self._replace_leader(now)
             or self._be_alone(observation)
             or self._rest(observation)
         )
@@ -119,18 +118,14 @@ class Agent(Supervisor):
         if linked or request.kind in ("save", "dump"):
             self._outbox.ask(request)
             return a.Record(events=())
-        mode: Literal["soft", "now"] = "now" if request.kind == "stop_now" else "soft"
-        code = 130 if request.kind == "interrupt" else 77
-        return a.Record(events=(e.StopRequested(by=request.by, mode=mode, exit_code=code),))
+        return super()._decide(observation)
 
     def _obey(self, observation: a.Observation) -> a.Action | None:
         """The next order: written down first, so that it is never carried out twice."""
-        if self._current is not None:
-            order, self._current = self._current, None
-            return self._deed(order.work)
         if self._inbox:
-            self._current = order = self._inbox.next()
-            return a.Record(events=(e.Ordered(epoch=self._inbox.epoch, number=order.number),))
+            order = self._inbox.next()
+            begun = e.Ordered(epoch=self._inbox.epoch, number=order.number)
+            return a.Several(actions=(a.Record(events=(begun,)), self._deed(order.work)))
         over, attempt = self._over, self.state.attempt
         if over is None:
             return None
@@ -140,24 +135,18 @@ class Agent(Supervisor):
             )
             return a.Record(events=(stop,))
         if attempt is not None and not attempt.settled:
-            given_up = e.GivenUp(why=over.why, exit_code=over.exit_code, outcome=over.outcome)
-            return a.Record(events=(given_up,))
+            return give_up(over.why, over.exit_code, over.outcome)
         self._copy()
         if not self._outbox.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
             return None
-        finished = e.RunFinished(
-            outcome=over.outcome, exit_code=over.exit_code, warning=None, why=over.why
-        )
-        return a.Record(events=(finished,))
+        return a.Record(events=(over,))
 
     def _deed(self, work: wire.Work) -> a.Action:
         attempt = self.state.attempt
         match work:
             case wire.StartAttempt():
                 self._refused, self._wanted = None, work.plan.attempt
-                if attempt is not None and not (
-                    attempt.tree_gone and attempt.attempt < self._wanted
-                ):
+                if attempt and (not attempt.tree_gone or attempt.attempt >= self._wanted):
                     lives = "was begun" if attempt.tree_gone else "still lives"
                     self._refused = (self._wanted, f"attempt {attempt.attempt} {lives} there")
                     return a.Record(events=())
@@ -166,10 +155,6 @@ class Agent(Supervisor):
                 return a.Record(events=(), consumes=(work.name,))
             case wire.Known():
                 return a.Record(events=(work.event,))
-            case wire.Forward():
-                if attempt is not None and attempt.root is not None and not attempt.ended:
-                    self._hands.forward(attempt.root, work.signal)
-                return a.Record(events=())
             case _:
                 return work
 
@@ -177,65 +162,53 @@ class Agent(Supervisor):
         refusal, policy = self._line.refusal, self._context.policy.job
         attempt = self.state.attempt
         if refusal is not None and attempt is None:
-            why = said(f"{refusal.message}: {refusal.hint}")
-            event = e.GivenUp(why=why, exit_code=EXIT_REFUSED, outcome="failed")
-            return a.Record(events=(event,))
+            return give_up(said(f"{refusal.message}: {refusal.hint}"), EXIT_REFUSED, "failed")
         alone_s = observation.now - self._heard_at
         if self._leader is None and alone_s >= SAY_AFTER_S and PEERS not in self.state.notices:
             kind = self.state.task.kind if self.state.task is not None else "task"
             why = Why("waits-for-agents", who=f"{kind} 0, which leads")
             return a.Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
-        if self._leader is not None and alone_s > DEAD_FOR_S:
-            replaced = self._replace_leader(self._leader, observation.now)
-            if replaced is not None:
-                return replaced
         if alone_s >= (policy.gather_s if attempt is None else policy.lost_s):
             known = attempt is None or attempt.crash_id is not None or attempt.stall_id is not None
             if attempt is not None and attempt.ended and attempt.code != 0 and not known:
                 stall_id = next_stall_id(observation, self.state)
                 return start_evidence(observation, self.state, stall_id, "crash")
-            why = Why("leader-lost", seconds=alone_s)
-            return leave(observation, self.state, why)
+            return leave(observation, self.state, Why("leader-lost", seconds=alone_s))
         return None
 
-    def _replace_leader(self, leader: Machine, now: float) -> a.Action | None:
+    def _replace_leader(self, now: float) -> a.Action | None:
         """On the leader's machine the lowest living agent has its run adopted."""
-        system = self._context.system
-        if leader.place != self._place or system.is_alive(leader.agent) is not False:
+        leader, system = self._leader, self._context.system
+        if leader is None or leader.place != self._place or now - self._heard_at <= DEAD_FOR_S:
             return None
-        near = [one for one in self._agents if one.place == self._place]
-        if not any(one.agent == self.state.supervisor for one in near):
-            near.append(self._me())  # the leader has died before it could name us
-        alive = [one for one in near if system.is_alive(one.agent) is not False]
+        if system.is_alive(leader.agent) is not False:
+            return None
+        # Us, too: the leader may have died before it could name us.
+        near = {one.agent: one for one in (*self._agents, self._me)}
+        alive = [one for who, one in near.items() if system.is_alive(who) is not False]
         return lowest_living(leader, alive, self.state, now)
 
     def _rest(self, observation: a.Observation) -> a.Action:
         self._report(observation)
-        attempt = self.state.attempt
-        busy = self._inbox or self._current or not self._outbox.is_empty
-        hurried = (
-            attempt is not None
-            and not attempt.tree_gone
-            and (self.state.kill is not None or attempt.ended or not attempt.launched)
-        )
-        return a.Wait(until=observation.now + (HURRIED_S if busy or hurried else TURN_S))
+        hurried = self._inbox or not self._outbox.is_empty or is_hurried(self.state)
+        return a.Wait(until=observation.now + (HURRIED_S if hurried else TURN_S))
 
     # The link ---------------------------------------------------------------------------------
 
     def _listen(self, now: float) -> None:
-        for name, data in self._line.receive():
-            message = wire.decode(wire.down, data)
-            if name != LEADER or message is None:
+        for _, data in self._line.receive():
+            message = wire.decode(wire.DOWN, data)
+            if message is None:
                 continue
             self._heard_at = now
-            if isinstance(message, wire.Over):
-                self._over = message
-            elif self.state.crew is not None and self._inbox.take(message, self.state.crew):
+            if self.state.crew is not None and self._inbox.take(message, self.state.crew):
                 self._leader, self._agents = message.leader, message.agents
+                self._over = message.over
                 self._outbox.taken(message.taken)
                 if message.checkpoint != self._sought.path:
-                    self._sought = Sought(message.checkpoint, now)
-        for parcel in self._outbox.due(now):
+                    self._sought = Sought(message.checkpoint)
+        parcel = self._outbox.due(now)
+        if parcel is not None:
             self._line.send(LEADER, wire.encode(parcel))
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
@@ -243,42 +216,34 @@ class Agent(Supervisor):
         now, crew, attempt = observation.now, self.state.crew, self.state.attempt
         if crew is None:
             return
-        if now - self._copied_at >= COPY_EVERY_S:
-            self._copied_at = now
-            self._copy()
         number = attempt.attempt if attempt is not None else 0
         epoch = max(crew.epoch, self._inbox.epoch)
-        told = {name: getattr(observation, name) for name in wire.Told.__struct_fields__}
         report = wire.Report(
-            agent=self._me(),
+            agent=self._me,
             epoch=epoch,
             done=crew.done if crew.epoch == epoch else 0,
             attempt=self._refused[0] if self._refused is not None else number,
             lives=attempt is not None and not attempt.settled,
-            sight=self._sight(observation.trees[0], self._sought.sees(now)),
+            sight=self._sight(observation),
             checkpoint=self._sought.path,
-            told=wire.Told(**told),
             over=over,
         )
         due_s = HURRIED_S if report != self._reported else REPORT_EVERY_S
         if over or now - self._reported_at >= due_s:
             self._reported, self._reported_at = report, now
+            self._copy()
             self._line.send(LEADER, wire.encode(msgspec.structs.replace(report, now=now)))
 
+    @property
     def _me(self) -> Machine:
-        context = self._context
-        return Machine(
-            host="",
-            hostname=socket.gethostname(),
-            place=self._place,
-            run_dir=str(context.directory.path),
-            agent=self.state.supervisor or ProcessId(0, 0),
-            attempts=self.state.crew.alone if self.state.crew is not None else 0,
-        )
+        return this_machine(self._context, self._place, self.state)
 
-    def _sight(self, sight: a.TreeSight, sees: bool | None) -> a.TreeSight:
+    def _sight(self, observation: a.Observation) -> a.TreeSight:
         """As the leader may see it: a bundle is there once the leader has its files."""
-        result, sight = sight.evidence, msgspec.structs.replace(sight, sees=sees)
+        (sight,) = observation.trees
+        told = {name: getattr(observation, name) for name in a.Told.__struct_fields__}
+        result = sight.evidence
+        sight = msgspec.structs.replace(sight, sees=self._sought.sees, told=a.Told(**told))
         if self._refused is not None:
             refused = a.LaunchReport(root=None, keeper=ProcessId(0, 0), error=self._refused[1])
             sight = msgspec.structs.replace(sight, launch=refused, exit=None)
@@ -296,33 +261,33 @@ class Agent(Supervisor):
         return msgspec.structs.replace(sight, evidence=None, running=running)
 
     def _copy(self) -> None:
-        """Saves and output as they grow; what came last before a restart, too."""
+        """Finished saves and output as they grow; what came last before a restart, too."""
         context = self._context
         for attempt in self.state.attempts[-2:]:
-            for path in grown(context.directory.attempt(attempt.attempt)):
+            folder = context.directory.attempt(attempt.attempt)
+            output = (folder / name for name in ("output.log", "stdout.log", "stderr.log"))
+            for path in (*sorted(folder.glob("saves.*.jsonl")), *output):
                 self._outbox.send_file(path, context.policy.output.log_cap_bytes)
 
 
 class Sought:
     """A checkpoint of the leader's; a thread looks for it, as a file system may not answer."""
 
-    def __init__(self, path: str, now: float) -> None:
-        self.path, self._until = path, now + NOT_SEEN_AFTER_S
-        self._found = threading.Event()
+    def __init__(self, path: str) -> None:
+        self.path, self._found = path, not path
+        self._until = time.monotonic() + NOT_SEEN_AFTER_S
         if path:
             threading.Thread(target=self._look, daemon=True).start()
 
     def _look(self) -> None:
-        until = time.monotonic() + NOT_SEEN_AFTER_S
-        while not os.path.exists(self.path) and time.monotonic() < until:
+        while not (found := os.path.exists(self.path)) and time.monotonic() < self._until:
             time.sleep(SEEK_EVERY_S)
-        if os.path.exists(self.path):
-            self._found.set()
+        self._found = found
 
-    def sees(self, now: float) -> bool | None:
+    @property
+    def sees(self) -> bool | None:
         """None: it may come to be seen."""
-        found = not self.path or self._found.is_set()
-        return found or (False if now >= self._until else None)
+        return self._found or (None if time.monotonic() < self._until else False)
 
 
 def own_plan(order: wire.StartAttempt, state: State) -> Plan:

@@ -25,7 +25,7 @@ from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
 
 if TYPE_CHECKING:
-    from watchdog_train.supervisor.hands.link import Link
+    from watchdog_train.supervisor.hands.link.ends import Link
     from watchdog_train.supervisor.hands.remote import Machines
 
 

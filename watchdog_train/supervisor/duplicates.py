@@ -136,7 +136,7 @@ def find_lookalikes(
         supervised: ids of runs that have a supervisor; their processes are none.
     """
     rows = system.all_processes()
-    skipped = _ancestors(rows)
+    skipped = ancestors(rows)
     known = frozenset(supervised)
     same: dict[int, dict[str, str]] = {}
     for pid in rows:
@@ -162,10 +162,11 @@ def _same_words(theirs: tuple[str, ...], ours: tuple[str, ...]) -> bool:
     return mine == other or (mine.startswith("python") and other.startswith("python"))
 
 
-def _ancestors(rows: Mapping[int, ProcessRow]) -> set[int]:
-    found, pid = set[int](), os.getpid()
+def ancestors(rows: Mapping[int, ProcessRow]) -> list[int]:
+    """Ourselves and who is above us, from below."""
+    found, pid = list[int](), os.getpid()
     while pid in rows and pid not in found:
-        found.add(pid)
+        found.append(pid)
         pid = rows[pid].ppid
     return found
 

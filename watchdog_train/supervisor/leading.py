@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
 from typing import Final
@@ -17,11 +16,11 @@ from watchdog_train.core.starting.nodes import NodeError, find_node
 from watchdog_train.core.starting.place import address_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.duplicates import ancestors
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.system.protocol import ProcessSystem
 
 MPI_STARTERS = ("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "prterun", "prted", "orted")
-_MOST_ANCESTORS = 32
 TORCH: Final = ("wtrain", "torchrun", "torch")
 """Who starts tasks under these names means one world; a step of Slurm or MPI may be a sweep."""
 
@@ -33,12 +32,6 @@ def own_task(
     launcher: Launcher | None,
 ) -> JobTask | None:
     """The task of a job that this new run is; None when it is none.
-
-    Args:
-        environment: of the supervisor.
-        system: this machine.
-        settings: of the job.
-        launcher: what the command starts its ranks with.
 
     Raises:
         WtrainError: which node this is cannot be told, or where the nodes meet.
@@ -77,15 +70,8 @@ def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str |
     ):
         return None
     rows = system.all_processes()
-    pid = os.getpid()
-    for _ in range(_MOST_ANCESTORS):
-        row = rows.get(pid)
-        if row is None:
-            return None
-        if row.name in MPI_STARTERS:
-            return f"{row.pid}-{row.start}"
-        pid = row.ppid
-    return None
+    above = [rows[pid] for pid in ancestors(rows)]
+    return next((f"{row.pid}-{row.start}" for row in above if row.name in MPI_STARTERS), None)
 
 
 def of_agent(policy: Policy) -> Policy:

@@ -194,7 +194,7 @@ class Supervisor:
             return None
         found = couple(task, observation, self.state, context.policy)
         if found is not None and isinstance(found.events[0], e.TaskJoined):
-            from watchdog_train.supervisor.hands.remote import meet
+            from watchdog_train.supervisor.hands.link.start import meet
 
             context.might_join = None
             try:

@@ -11,6 +11,7 @@ from watchdog_train.core.actions import (
     Observation,
     Request,
     SaveReport,
+    Told,
     TreeSight,
 )
 from watchdog_train.core.detection import track as tracks
@@ -24,7 +25,6 @@ from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.hands.wire import Told
 from watchdog_train.supervisor.keeping import SavesSeen
 from watchdog_train.supervisor.meeting import Meeting
 from watchdog_train.supervisor.room import RestartRoom
@@ -102,7 +102,7 @@ class Observer:
         sights = self._sights()
         if attempt is not None and not idle:
             self._hear_ends(sights)
-            if _is_hurried(state, attempt):
+            if is_hurried(state):
                 # What begins to end is not left until a healthy run's next look; and a look from
                 # before the exit would show its root alive, as something that outlives it.
                 known_at = max(each.exit_known_at for each in self._hands)
@@ -114,15 +114,15 @@ class Observer:
                 sights = self._look(state, attempt, now)
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
-        told = [each.told for each in self._hands]
+        told = [sight.told for sight in sights]
         tasks = context.tasks
         between = attempt is not None and attempt.ended and not state.finished
         short = no_room = no_save_room = None
         if between:
-            short = self._room.short(now) or self._lacking(lambda told: told.short)
+            short = self._room.short(now) or _lacking(sights, lambda told: told.short)
         if _waits_for_launch(state):
             no_room, no_save_room = self._room.look(state, now)
-            no_room = no_room or self._lacking(lambda told: told.no_room)
+            no_room = no_room or _lacking(sights, lambda told: told.no_room)
         return Observation(
             now=now,
             wall=time.time(),
@@ -166,16 +166,10 @@ class Observer:
             short=short,
             no_room=no_room,
             no_save_room=no_save_room,
-            gpu_trouble=self._lacking(lambda told: told.gpu_trouble),
+            gpu_trouble=_lacking(sights, lambda told: told.gpu_trouble),
             blind=self._blind,
             steps_s=self._assessor.steps_s(now),
         )
-
-    def _lacking(self, what: Callable[[Told], str | None]) -> str | None:
-        """Of the first machine that lacks it; another one than this is named."""
-        lacking = ((each.host, what(each.told)) for each in self._hands)
-        found = (f"{host}: {text}" if host else text for host, text in lacking if text)
-        return next(found, None)
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
         """Of the machine that the launch has to wait for, if any."""
@@ -216,7 +210,7 @@ class Observer:
         late_s = max(0.0, now - planned) if planned else 0.0
         calm = now - self._calm_since > CALM_S
         poll_s = 2 * detection.poll_s if calm else detection.poll_s
-        self._interval_s = self._quick_look_s if _is_hurried(state, attempt) else poll_s
+        self._interval_s = self._quick_look_s if is_hurried(state) else poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
         try:
@@ -285,14 +279,24 @@ class Observer:
         return max(steps, default=None)
 
 
+def _lacking(sights: tuple[TreeSight, ...], what: Callable[[Told], str | None]) -> str | None:
+    """Of the first machine that lacks it; another one than this is named."""
+    lacking = ((sight.host, what(sight.told)) for sight in sights)
+    found = (f"{host}: {text}" if host else text for host, text in lacking if text)
+    return next(found, None)
+
+
 def _waits_for_launch(state: State) -> bool:
     attempt = state.attempt
     led = state.task is not None and state.task.task > 0  # its leader has the plan
     return (led or state.next_plan is not None) and attempt is not None and attempt.tree_gone
 
 
-def _is_hurried(state: State, attempt: AttemptRecord) -> bool:
+def is_hurried(state: State) -> bool:
     """Whether something is being started or brought down."""
+    attempt = state.attempt
+    if attempt is None or attempt.tree_gone:
+        return False
     return state.kill is not None or attempt.ended or not attempt.launched
 
 

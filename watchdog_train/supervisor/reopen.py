@@ -34,7 +34,7 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.hands.remote import meet
+from watchdog_train.supervisor.hands.link.start import meet
 from watchdog_train.supervisor.leading import environment_of, is_led, own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings

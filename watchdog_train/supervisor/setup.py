@@ -42,7 +42,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
-from watchdog_train.supervisor.hands.link import Link
+from watchdog_train.supervisor.hands.link.ends import Link
 from watchdog_train.supervisor.leading import led, of_agent
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.room import refuse_few_descriptors
@@ -136,7 +136,7 @@ class RunSession:
         try:
             children = children if children is not None else ChildTable(self.system)
             if task is not None and link is None:
-                from watchdog_train.supervisor.hands.remote import meet
+                from watchdog_train.supervisor.hands.link.start import meet
 
                 link = meet(task, children)
             self.context = self._build(policy, remedies, state, children)

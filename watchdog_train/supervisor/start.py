@@ -15,6 +15,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
+from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import LiveRun, live_runs
 from watchdog_train.store.run_directory import (
@@ -86,7 +87,7 @@ def start_run(
     children = ChildTable(system)
     link = None
     if leads is not None:
-        from watchdog_train.supervisor.hands.remote import meet
+        from watchdog_train.supervisor.hands.link.start import meet
 
         link = meet(leads, children)
     directory = create(runs_dir, name, time.time())
@@ -116,7 +117,8 @@ def remove_succeeded(runs_dir: Path, name: str) -> None:
     """Remove what agents of this name have left of runs whose leaders have all of it."""
     for run in runs_in(runs_dir):
         with suppress(WtrainError, OSError):
-            if run.name == name and not os.listdir(run.stalls):
+            ended = run.name == name and is_held(run.lock) is False
+            if ended and not os.listdir(run.stalls):
                 log = read_events(run.events, spill_dir=run.spill_dir)
                 if replay(log.events).outcome == "succeeded":
                     shutil.rmtree(run.path)

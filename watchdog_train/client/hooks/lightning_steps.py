@@ -4,7 +4,6 @@ It must not look into a tensor (that waits for the device), and must never throw
 """
 
 import math
-import struct
 
 from watchdog_train.client import control, first, milestones, notes, phases, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
@@ -146,7 +145,7 @@ def logged(metrics):
     loss = _loss_of(metrics)
     if loss is not None:
         first.loss_seen()
-        slot.words[L.W_LOSS] = _bits(loss)
+        slot.words[L.W_LOSS] = slot.float_bits(loss)
 
 
 def _requests(trainer, batch):
@@ -187,7 +186,7 @@ def _look(trainer, fit, words, now):
     if size and fit.looked_at and entries == fit.looked_entries:
         seconds = (now - fit.looked_at) / 1e9
         samples = (batch - fit.looked_batch) * size * trainer.world_size
-        words[L.W_SAMPLES_PER_S] = _bits(samples / seconds)
+        words[L.W_SAMPLES_PER_S] = slot.float_bits(samples / seconds)
     fit.looked_at, fit.looked_batch, fit.looked_entries = now, batch, entries
 
 
@@ -213,7 +212,3 @@ def _loss_of(metrics):
         if best is None or rank < best[0]:
             best = (rank, value)
     return None if best is None else float(best[1])
-
-
-def _bits(value):
-    return struct.unpack("=Q", struct.pack("=d", value))[0]

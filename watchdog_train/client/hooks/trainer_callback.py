@@ -3,7 +3,6 @@
 It must not raise into the Trainer, and is pickled as the plain base class that does nothing.
 """
 
-import struct
 import time
 
 from watchdog_train.client import control, first, milestones, notes, resume, slot
@@ -88,14 +87,10 @@ def _logged(args, state, logs):
     step, now = int(state.global_step), time.monotonic()
     if "loss" in logs:
         first.loss_seen()
-        words[L.W_LOSS] = _bits(float(logs["loss"]))
+        words[L.W_LOSS] = slot.float_bits(float(logs["loss"]))
         seconds, steps = now - _last_log[0], step - _last_log[1]
         if seconds > 0 and steps > 0:
             batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-            words[L.W_SAMPLES_PER_S] = _bits(steps * batch / seconds)
+            words[L.W_SAMPLES_PER_S] = slot.float_bits(steps * batch / seconds)
         _last_log[:] = [now, step]
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
-
-
-def _bits(value):
-    return struct.unpack("=Q", struct.pack("=d", value))[0]

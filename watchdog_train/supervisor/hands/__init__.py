@@ -22,9 +22,8 @@ if TYPE_CHECKING:  # so that the process that carries a link loads no more than 
     )
     from watchdog_train.core.events import Signalled, TreeGone
     from watchdog_train.core.fold.state import State
-    from watchdog_train.core.model import Plan, ProcessId
+    from watchdog_train.core.model import Plan
     from watchdog_train.core.model.gpu import GpuHold
-    from watchdog_train.supervisor.hands.wire import Told
 
 
 class Hands(Protocol):
@@ -69,13 +68,6 @@ class Hands(Protocol):
 
     def signal(self, action: Signal) -> Iterator[Signalled]:
         """Send the signals of one stage of a kill, each to a verified identity."""
-
-    def forward(self, root: ProcessId, number: int) -> bool:
-        """Hand a scheduler's warning on to a root that handles it; whether it does."""
-
-    @property
-    def told(self) -> Told:
-        """What its training says in words, and what it lacks; of this machine we read files."""
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:
         """Start a look, or the collection of a bundle."""

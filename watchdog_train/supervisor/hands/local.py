@@ -18,6 +18,7 @@ from watchdog_train.core.actions import (
     StartEvidence,
     StartLook,
     TaskName,
+    Told,
     TreeSight,
 )
 from watchdog_train.core.detection import track as tracks
@@ -41,7 +42,6 @@ from watchdog_train.supervisor.hands.launch import (
 )
 from watchdog_train.supervisor.hands.records import KeeperRecord, read_keeper
 from watchdog_train.supervisor.hands.sampling import Sampler
-from watchdog_train.supervisor.hands.wire import Told
 from watchdog_train.system.protocol import ProcessSystem, SignalResult
 from watchdog_train.trusted_files import make_folder
 from watchdog_train.whole_files import replace_whole
@@ -81,11 +81,8 @@ class LocalHands(Sampler):
             running=tasks.running & COLLECTING,
             look=tasks.look,
             evidence=tasks.evidence,
+            told=Told(gpu_trouble=self.gpu_trouble),
         )
-
-    @property
-    def told(self) -> Told:
-        return Told(gpu_trouble=self.gpu_trouble)
 
     @property
     def exit_known_at(self) -> float:
@@ -235,6 +232,7 @@ class LocalHands(Sampler):
         return deliver(action, roles, self._context.system)
 
     def forward(self, root: ProcessId, number: int) -> bool:
+        """Hand a scheduler's warning on to a root that handles it; whether it does."""
         system = self._context.system
         return bool(system.handles_signal(root.pid, number)) and (
             system.send_signal(root, number) is not None

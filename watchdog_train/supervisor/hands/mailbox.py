@@ -1,23 +1,25 @@
 """An agent's mail: orders, each carried out once, and parcels, none of which is lost.
 
-Few parcels are on their way at a time, so samples and orders pass between them.
+One parcel is on its way at a time, so samples and orders pass between them.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.actions import Request
 from watchdog_train.core.fold.state import Crew
-from watchdog_train.supervisor.hands.wire import CHUNK_BYTES, Chunk, Order, Orders, Parcel
+from watchdog_train.supervisor.hands.wire import PARCEL_BYTES, Chunk, Order, Orders, Parcel
 from watchdog_train.trusted_files import open_read
 
-ON_THE_WAY = 4
 AGAIN_S = 3.0
-"""After so long without an answer all of them are sent again."""
+"""After so long without an answer a parcel is sent again."""
+FILE_BYTES = 1024
+"""A file counts for at least so many: opening it costs time, too."""
 MOST_FILES = 4096
 BUNDLE_BYTES = 64 << 20
 """Of one bundle: what is larger stays on its machine."""
@@ -34,12 +36,7 @@ class Inbox:
         return bool(self._orders)
 
     def take(self, word: Orders, crew: Crew) -> bool:
-        """Take what is new in a leader's word; False for a leader that another one has replaced.
-
-        Args:
-            word: with all that the leader has no answer to, also what was said before.
-            crew: what is written down, by us or by the agent before us.
-        """
+        """Take what is new in a leader's word; False for a leader that another one has replaced."""
         if word.epoch < max(crew.epoch, self.epoch):
             return False
         if word.epoch != self.epoch:
@@ -63,19 +60,20 @@ class Outbox:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._requests: deque[Request] = deque()
+        self._requests: list[Request] = []
         self._sent: dict[str, int] = {}
-        """How much of each file has been made into parcels."""
+        """How much of each file has been put into parcels."""
         self._until: dict[str, int] = {}
         """How much of each will be, as far as it is known now; in the order of asking."""
-        self._on_the_way: deque[Parcel] = deque()
+        self._parcel: Parcel | None = None
+        """On its way."""
         self._number = 0
-        self._said_at: float | None = None
+        self._said_at = 0.0
 
     @property
     def is_empty(self) -> bool:
         """All that was asked for has arrived."""
-        return not (self._requests or self._until or self._on_the_way)
+        return not (self._requests or self._until or self._parcel)
 
     def ask(self, request: Request) -> None:
         """Pass a person's request on."""
@@ -99,49 +97,38 @@ class Outbox:
 
     def taken(self, number: int) -> None:
         """The leader has all up to this one."""
-        while self._on_the_way and self._on_the_way[0].number <= number:
-            self._on_the_way.popleft()
-            self._said_at = None
+        if self._parcel is not None and self._parcel.number <= number:
+            self._parcel = None
 
-    def due(self, now: float) -> tuple[Parcel, ...]:
-        """What is to be sent now."""
-        new: list[Parcel] = []
-        while len(self._on_the_way) < ON_THE_WAY:
-            content = self._requests.popleft() if self._requests else self._chunk()
-            if content is None:
-                break
+    def due(self, now: float) -> Parcel | None:
+        """What is to be sent now: another parcel once the last one has arrived, else that again."""
+        if self.is_empty or (self._parcel is not None and now - self._said_at < AGAIN_S):
+            return None
+        if self._parcel is None:
             self._number += 1
-            new.append(Parcel(number=self._number, content=content))
-            self._on_the_way.append(new[-1])
-        self._said_at = now if self._said_at is None else self._said_at
-        if now - self._said_at >= AGAIN_S:
-            self._said_at = now
-            return tuple(self._on_the_way)
-        return tuple(new)
+            requests, chunks = tuple(self._requests), tuple(self._chunks())
+            self._parcel = Parcel(number=self._number, requests=requests, chunks=chunks)
+            self._requests.clear()
+        self._said_at = now
+        return self._parcel
 
-    def _chunk(self) -> Chunk | None:
-        while self._until:
+    def _chunks(self) -> Iterator[Chunk]:
+        left = PARCEL_BYTES
+        while self._until and left > 0:
             name, until = next(iter(self._until.items()))
-            offset = self._sent.get(name, 0)
-            data = b""
+            offset, data = self._sent.get(name, 0), b""
             with suppress(OSError), open_read(self._directory / name) as file:
                 file.seek(offset)
-                data = file.read(min(CHUNK_BYTES, until - offset))
+                data = file.read(min(left, until - offset))
+            left -= max(len(data), FILE_BYTES)
             self._sent[name] = offset + len(data)
             if not data or self._sent[name] >= until:
                 del self._until[name]
             if data:
-                return Chunk(path=name, offset=offset, data=data)
-        return None
+                yield Chunk(path=name, offset=offset, data=data)
 
 
 def _size(path: Path) -> int:
     with suppress(OSError):
         return path.stat(follow_symlinks=False).st_size
     return 0
-
-
-def grown(attempt_dir: Path) -> list[Path]:
-    """Files of an attempt that the leader wants as they grow: finished saves, and output."""
-    output = (attempt_dir / name for name in ("output.log", "stdout.log", "stderr.log"))
-    return [*sorted(attempt_dir.glob("saves.*.jsonl")), *output]

@@ -8,32 +8,18 @@ again until they are answered, so a lost connection loses nothing and does nothi
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import TypeVar
 
 import msgspec
 
-from watchdog_train.core.actions import (
-    AskSave,
-    AskStop,
-    CleanUp,
-    HookReport,
-    Request,
-    SettingReport,
-    Signal,
-    StartEvidence,
-    StartLook,
-    TaskName,
-    TreeSight,
-)
-from watchdog_train.core.events import RequestRefused, SaveProven
+from watchdog_train.core import actions as a
+from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven
 from watchdog_train.core.fold.state import Machine
-from watchdog_train.core.model import Outcome, Plan, RankPlaces, Value, Why
-from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.core.model import Plan, Value
 
-CHUNK_BYTES = 256 << 10
+PARCEL_BYTES = 448 << 10
+PLAIN_BYTES = 512 << 10
 MOST_BYTES = 32 << 20
 PLAIN, PACKED = b"m", b"z"
 
@@ -48,13 +34,7 @@ class StartAttempt(Value, tag=True):
 class Discard(Value, tag=True):
     """Forget a look, or evidence, that has been used."""
 
-    name: TaskName
-
-
-class Forward(Value, tag=True):
-    """Hand a scheduler's warning on to the training."""
-
-    signal: int
+    name: a.TaskName
 
 
 class Known(Value, tag=True):
@@ -63,18 +43,9 @@ class Known(Value, tag=True):
     event: SaveProven | RequestRefused
 
 
-Work = (
-    StartAttempt
-    | StartLook
-    | StartEvidence
-    | Signal
-    | AskStop
-    | AskSave
-    | CleanUp
-    | Discard
-    | Forward
-    | Known
-)
+Deed = a.StartLook | a.StartEvidence | a.Signal | a.AskStop | a.AskSave | a.CleanUp
+"""What an agent does as it is said."""
+Work = Deed | StartAttempt | Discard | Known
 
 
 class Order(Value):
@@ -96,17 +67,11 @@ class Orders(Value, tag=True):
     """The newest parcel that the leader has."""
     checkpoint: str = ""
     """Of the next plan: is it to be seen there?"""
-
-
-class Over(Value, tag=True):
+    over: RunFinished | None = None
     """The run has ended for all; an agent answers with its last report."""
 
-    outcome: Outcome
-    exit_code: int
-    why: Why
 
-
-class Chunk(Value, tag=True):
+class Chunk(Value):
     """A part of a file."""
 
     path: str
@@ -119,21 +84,8 @@ class Parcel(Value, tag=True):
     """What must not be lost on its way to the leader."""
 
     number: int
-    content: Chunk | Request
-
-
-class Told(Value):
-    """What the training on one machine says in words."""
-
-    settings: tuple[SettingReport, ...] = ()
-    places: tuple[RankPlaces, ...] = ()
-    hooks: tuple[HookReport, ...] = ()
-    not_resumed: str | None = None
-    gpu_hold: GpuHold | None = None
-    gpu_trouble: str | None = None
-    short: str | None = None
-    no_room: str | None = None
-    """As in Observation."""
+    requests: tuple[a.Request, ...]
+    chunks: tuple[Chunk, ...]
 
 
 class Report(Value, tag=True):
@@ -149,40 +101,29 @@ class Report(Value, tag=True):
     """That attempt: something may be left of it."""
     now: float = 0.0
     """By the clock of its machine, as all times in it."""
-    sight: TreeSight
+    sight: a.TreeSight
     checkpoint: str = ""
     """About which `sight.sees` says something."""
-    told: Told = Told()
     over: bool = False
     """The last word of this agent."""
 
 
 Message = TypeVar("Message")
-_encoder = msgspec.msgpack.Encoder()
+ENCODER = msgspec.msgpack.Encoder()
+DOWN = msgspec.msgpack.Decoder(Orders)
+UP = msgspec.msgpack.Decoder(Report | Parcel)
 
 
-@cache  # 4 ms of a start that most runs do not need
-def down() -> msgspec.msgpack.Decoder[Orders | Over]:
-    """Of a leader's words."""
-    return msgspec.msgpack.Decoder(Orders | Over)
-
-
-@cache
-def up() -> msgspec.msgpack.Decoder[Report | Parcel]:
-    """Of an agent's."""
-    return msgspec.msgpack.Decoder(Report | Parcel)
-
-
-def encode(message: Orders | Over | Report | Parcel) -> bytes:
+def encode(message: Orders | Report | Parcel) -> bytes:
     """Its bytes; thousands of processes are packed, as a link takes no large message."""
-    data = _encoder.encode(message)
-    return PLAIN + data if len(data) <= CHUNK_BYTES * 2 else PACKED + zlib.compress(data, 1)
+    data = ENCODER.encode(message)
+    return PLAIN + data if len(data) <= PLAIN_BYTES else PACKED + zlib.compress(data, 1)
 
 
-def decode(decoder: Callable[[], msgspec.msgpack.Decoder[Message]], data: bytes) -> Message | None:
+def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message | None:
     """The message; what is none says nothing."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error):
-        if data[:1] == PACKED:
-            return decoder().decode(zlib.decompressobj().decompress(data[1:], MOST_BYTES))
-        return decoder().decode(data[1:])
+        plain = data[:1] != PACKED
+        body = data[1:] if plain else zlib.decompressobj().decompress(data[1:], MOST_BYTES)
+        return decoder.decode(body)
     return None

@@ -9,6 +9,7 @@ import random
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 MESSAGE_CAP_BYTES = 1 << 20
 QUEUE_CAP_BYTES = 16 << 20
@@ -104,27 +105,29 @@ class Channel:
 
 
 class Dialler:
-    """Makes a connection again and again, after a wait that grows; half of it by chance."""
+    """Makes a connection again and again: at once after a good one, else after growing waits.
 
-    def __init__(self, dial: Callable[[], socket.socket]) -> None:
-        self._dial = dial
-        self._began = 0.0
-        self._wait_s = AGAIN_S
-        self._at = 0.0
+    A half of each wait is by chance.
+    """
 
-    def lost(self, now: float) -> None:
-        """The connection has ended."""
-        settled = now - self._began >= SETTLED_S
-        self._wait_s = AGAIN_S if settled else min(2 * self._wait_s, AT_MOST_AGAIN_S)
-        self._at = now + self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+    def __init__(
+        self, dial: Callable[[], socket.socket], close: Callable[[], None] = lambda: None
+    ) -> None:
+        """`close` is called once nothing is dialled any more."""
+        self._dial, self.close = dial, close
+        self._channel: Channel | None = None
+        self._began = self._at = self._wait_s = 0.0
 
-    def poll(self, now: float) -> Channel | None:
-        """A new connection, if it is time for one and it can be had."""
-        if now < self._at:
-            return None
+    def accept(self, now: float) -> list[Channel]:
+        """A new connection, if the last one has ended, it is time for one and it can be had."""
+        last = self._channel
+        if (last is not None and not last.broken) or now < self._at:
+            return []
+        settled = last is not None and now - self._began >= SETTLED_S
+        self._wait_s = AGAIN_S if settled else min(2 * self._wait_s or AGAIN_S, AT_MOST_AGAIN_S)
         self._began = now
-        try:
-            return Channel(self._dial())
-        except OSError:
-            self.lost(now)
-            return None
+        self._at = now + self._wait_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        self._channel = None
+        with suppress(OSError):
+            self._channel = Channel(self._dial())
+        return [self._channel] if self._channel is not None else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,25 +54,19 @@ class Hello(Value):
 class Peer:
     """Somebody who was connected once."""
 
-    channel: Channel | None
+    channel: Channel
     number: bytes
     instance: str
     heard_at: float
-
-    def put(self, data: bytes) -> bool:
-        """Send, or queue."""
-        return self.channel is not None and self.channel.put(self.number, data)
 
 
 class Link:
     """One end. Its work is done inside receive(): call it several times a second."""
 
-    def __init__(self, dialler: Dialler | None) -> None:
-        self.made = 0
-        """How often an agent was linked; what was sent over the link before may be lost."""
+    def __init__(self, job: str, source: Listener | Dialler) -> None:
         self.refusal: WtrainError | None = None
         """Why the leader does not take us: another version, job or key; a name that lives."""
-        self._dialler, self._clock = dialler, time.monotonic
+        self._job, self._source, self._clock = job, source, time.monotonic
         self._selector = selectors.DefaultSelector()
         self._channels: list[Channel] = []
         self._peers: dict[str, Peer] = {}
@@ -89,8 +82,8 @@ class Link:
         now, peer = self._clock(), self._peers.get(to)
         if peer is None or len(message) > MESSAGE_CAP_BYTES or now - peer.heard_at >= LOST_S:
             return False
-        sent = peer.put(MESSAGE + message)
-        if peer.channel is not None:
+        sent = peer.channel.put(peer.number, MESSAGE + message)
+        if not peer.channel.broken:
             self._watch(peer.channel)
         return sent
 
@@ -98,11 +91,10 @@ class Link:
         """What has come since the last call, with the name of who sent it; some MiB at most."""
         now, messages = self._clock(), []
         self._connect(now)
-        for key, events in self._selector.select(0):
+        for key, _ in self._selector.select(0):
             channel = key.data
-            if events & selectors.EVENT_WRITE:
-                channel.flush()
-            for number, data in channel.take() if events & selectors.EVENT_READ else ():
+            channel.flush()
+            for number, data in channel.take():
                 if data[:1] != MESSAGE:
                     self._heed(channel, number, data[:1], data[1:], now)
                 elif (name := self._linked.get((channel, number))) is not None:
@@ -111,12 +103,8 @@ class Link:
         for channel in tuple(self._channels):
             self._watch(channel)
             if channel.broken:
-                self._drop(channel, now)
+                self._drop(channel)
         return messages
-
-    def heard(self, now: float) -> Mapping[str, float]:
-        """Of everybody who was ever linked: seconds since they were last heard."""
-        return {name: max(0.0, now - peer.heard_at) for name, peer in self._peers.items()}
 
     def fileno(self) -> int:
         """Readable when something has come; -1 where there is no such descriptor."""
@@ -128,27 +116,24 @@ class Link:
         for channel in self._channels:
             channel.close(max(0.01, until - time.monotonic()) if channel in heard else 0.0)
         self._selector.close()
+        self._source.close()
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         raise NotImplementedError
 
-    def _connect(self, now: float) -> None:
-        if self._dialler is not None and not self._channels and self.refusal is None:
-            channel = self._dialler.poll(now)
-            if channel is not None:
-                self._add(channel)
-
-    def _add(self, channel: Channel) -> None:
-        self._selector.register(channel.socket, selectors.EVENT_READ, channel)
-        self._channels.append(channel)
+    def _connect(self, now: float) -> list[Channel]:
+        new = self._source.accept(now) if self.refusal is None else []
+        for channel in new:
+            self._selector.register(channel.socket, selectors.EVENT_READ, channel)
+        self._channels += new
+        return new
 
     def _link(self, name: str, peer: Peer) -> None:
         before = self._peers.get(name)
-        if before is not None and before.channel is not None:
+        if before is not None:
             self._linked.pop((before.channel, before.number), None)
         self._peers[name] = peer
-        if peer.channel is not None:
-            self._linked[peer.channel, peer.number] = name
+        self._linked[peer.channel, peer.number] = name
 
     def _watch(self, channel: Channel) -> None:
         full = channel.waiting > 0 and not channel.broken
@@ -156,38 +141,15 @@ class Link:
         if events != self._selector.get_key(channel.socket).events:
             self._selector.modify(channel.socket, events, channel)
 
-    def _drop(self, channel: Channel, now: float) -> None:
+    def _drop(self, channel: Channel) -> None:
         self._selector.unregister(channel.socket)
         channel.close()
         self._channels.remove(channel)
-        for key in [key for key in self._linked if key[0] is channel]:
-            self._peers[self._linked.pop(key)].channel = None
-        if self._dialler is not None:
-            self._dialler.lost(now)
+        self._linked = {key: name for key, name in self._linked.items() if key[0] is not channel}
 
 
 class Leader(Link):
     """The end that others come to, over a socket of this machine or over the process we start."""
-
-    def __init__(
-        self,
-        job: str,
-        dialler: Dialler | None = None,
-        listener: Listener | None = None,
-    ) -> None:
-        super().__init__(dialler)
-        self._job, self._listener = job, listener
-
-    def close(self) -> None:
-        """As of both ends."""
-        super().close()
-        if self._listener is not None:
-            self._listener.close()
-
-    def _connect(self, now: float) -> None:
-        super()._connect(now)
-        for channel in self._listener.accept() if self._listener is not None else ():
-            self._add(channel)
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         if kind != HELLO:
@@ -201,52 +163,49 @@ class Leader(Link):
             said = ("version", __version__)
         elif hello.job != self._job:
             said = ("job", self._job)
-        elif before is not None and before.channel is not None and now - before.heard_at < LOST_S:
+        elif before is not None and not before.channel.broken and now - before.heard_at < LOST_S:
             # The newest connection of a name wins only if the old one is dead, and asks until then.
             said = ("name", hello.name) if before.instance != hello.instance else None
         if said is not None:
             channel.put(number, REFUSED + msgspec.msgpack.encode(said))
         else:
-            again = self._linked.get((channel, number)) == hello.name
             self._link(hello.name, Peer(channel, number, hello.instance, now))
-            channel.put(number, WELCOME + (b"again" if again else b""))
+            channel.put(number, WELCOME)
 
 
 class Agent(Link):
     """The end that comes to a leader, again and again."""
 
-    def __init__(self, name: str, job: str, dialler: Dialler) -> None:
-        super().__init__(dialler)
+    def __init__(self, name: str, job: str, source: Dialler) -> None:
+        super().__init__(job, source)
         self._hello = Hello(version=__version__, name=name, job=job, instance=os.urandom(8).hex())
         self._began = self._said_at = 0.0
         self._refused_at: float | None = None
+        self.was_welcome = False
 
-    def _add(self, channel: Channel) -> None:
-        super()._add(channel)
-        self._began, self._said_at = self._clock(), 0.0
-
-    def _connect(self, now: float) -> None:
-        super()._connect(now)
-        heard_at = max(self._began, *(peer.heard_at for peer in self._peers.values()), 0.0)
+    def _connect(self, now: float) -> list[Channel]:
+        if new := super()._connect(now):
+            self._began, self._said_at = now, 0.0
         for channel in self._channels:
+            heard_at = max(self._began, *(peer.heard_at for peer in self._peers.values()), 0.0)
             if now - heard_at >= LOST_S:
                 channel.broken = True
             elif now - self._said_at >= HELLO_EVERY_S and not channel.waiting:
                 self._said_at = now
                 channel.put(b"", HELLO + msgspec.msgpack.encode(self._hello))
+        return new
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         if kind == WELCOME:
             self._link(LEADER, Peer(channel, number, "", now))
-            self.made += not body
-            self._refused_at = None
+            self.was_welcome, self._refused_at = True, None
         elif kind == REFUSED:
             with suppress(msgspec.DecodeError, ValueError, LookupError):
                 self._refuse(channel, *msgspec.msgpack.decode(body, type=tuple[str, str]), now)
 
     def _refuse(self, channel: Channel, reason: str, leaders: str, now: float) -> None:
         message, hint = _REFUSALS[reason]
-        if reason == "key" and self.made:
+        if reason == "key" and self.was_welcome:
             return  # a leader that ends just now
         self._peers.clear()
         self._linked.clear()

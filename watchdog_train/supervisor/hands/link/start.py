@@ -8,12 +8,12 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.place import address_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import (
@@ -22,7 +22,8 @@ from watchdog_train.store.places import (
     shared_bases,
 )
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.hands.link.channel import Channel
+from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
+from watchdog_train.supervisor.hands.link.ends import Agent, Leader, Link
 from watchdog_train.supervisor.hands.link.keys import VARIABLE, job_key
 from watchdog_train.supervisor.helper import module
 
@@ -30,6 +31,21 @@ SPARE_DESCRIPTORS = 256
 _BASE_CHARS = 60
 """A socket's path has 107 bytes on Linux, 103 on macOS; ours adds 43 at most."""
 _LOCAL_PEERCRED = 1  # sys/un.h of macOS
+
+
+def meet(task: JobTask, children: ChildTable) -> Link:
+    """The link of a task: the first one lets the others come.
+
+    Raises:
+        WtrainError: the others could never be reached, or never reach us; with 78.
+    """
+    job, name, leads = task.job, task.name_of(task.task), task.task == 0
+    if leads:
+        make_room(task.tasks - 1)
+    if task.coordination is not None:
+        relay = _relay(task.coordination, children, leads=leads)
+        return Leader(job, relay) if leads else Agent(name, job, relay)
+    return Leader(job, Listener(job)) if leads else Agent(name, job, Dialler(lambda: dial(job)))
 
 
 def make_room(machines: int) -> None:
@@ -81,7 +97,7 @@ class Listener:
             why = "another leader of this job lives here" if lives else f"{error.strerror}"
             raise _refusal(str(self.path), why, "wtrain status shows who leads it") from error
 
-    def accept(self) -> list[Channel]:
+    def accept(self, _now: float) -> list[Channel]:
         """New connections of our own user; none while no descriptor is left."""
         found = []
         with suppress(OSError):
@@ -146,51 +162,51 @@ def _is_ours(link: socket.socket) -> bool:
     return True
 
 
-def relay(address: str, children: ChildTable, *, leads: bool) -> Callable[[], socket.socket]:
-    """What starts the process that talks to other machines, as often as one has ended.
-
-    Raises:
-        WtrainError: it could never work.
-    """
+def _relay(address: str, children: ChildTable, *, leads: bool) -> Dialler:
+    """Over the process that talks to other machines, which is started as often as one has ended."""
     if find_spec("zmq") is None:
         raise _refusal(address, "pyzmq is not installed", "pip install 'watchdog-train[nodes]'")
-    try:
-        host, port = address_of(address)
-    except ValueError as error:
-        raise _refusal(address, str(error), "write tcp://HOST:PORT") from None
-    order = [_own_address(address, host, port) if leads else host, port, job_key(os.environ), leads]
+    (host, port), key = address_of(address), job_key(os.environ)
+    listener = _listener(address, host, port) if leads else None
+    fds = () if listener is None else (listener.fileno(),)
 
     def start() -> socket.socket:
         ours, theirs = socket.socketpair()
-        environment = {name: text for name, text in os.environ.items() if name != VARIABLE}
+        env = {name: text for name, text in os.environ.items() if name != VARIABLE}
         argv = module("watchdog_train.supervisor.hands.link.zeromq")
-        try:
-            children.spawn(
-                argv, name="link", deadline_s=None, env=environment, stdin=theirs.fileno()
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        Channel(ours).put(b"", json.dumps(order).encode())
+        Channel(ours).put(b"", json.dumps([host, port, key, *fds]).encode())
+        with theirs:
+            end = theirs.fileno()
+            try:
+                children.spawn(argv, name="link", deadline_s=None, env=env, stdin=end, pass_fds=fds)
+            except OSError:
+                ours.close()
+                raise
         return ours
 
-    return start
+    return Dialler(start) if listener is None else Dialler(start, listener.close)
 
 
-def _own_address(address: str, host: str, port: int) -> str:
-    """Where to listen: at the host's address if this machine has it, else everywhere."""
+def _listener(address: str, host: str, port: int) -> socket.socket:
+    """At the host's address if this machine has it; else at all, for which `host` is empty."""
+    both = not host and socket.has_dualstack_ipv6()
     try:
-        with socket.create_server((host, port)) as tried:
-            found = str(tried.getsockname()[0])
+        found = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=4096,  # all agents may come at once
+            dualstack_ipv6=both,
+        )
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _refusal(
-                address, f"{error.strerror}", "start the first task once, or choose another port"
-            ) from error
-        return "*"
-    return "*" if found == "127.0.1.1" else found  # Debian's own: others cannot come there
+        if host and error.errno != errno.EADDRINUSE:
+            return _listener(address, "", port)
+        hint = "start the first task once, or choose another port"
+        raise _refusal(address, f"{error.strerror}", hint) from error
+    if found.getsockname()[0] == "127.0.1.1":  # Debian's own: others cannot come there
+        found.close()
+        return _listener(address, "", port)
+    found.setblocking(False)
+    return found
 
 
 def _refusal(context: str, message: str, hint: str) -> WtrainError:

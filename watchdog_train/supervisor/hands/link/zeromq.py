@@ -1,8 +1,7 @@
-"""The process that carries a link between machines: ZeroMQ on one side, our supervisor's socket on
-the other.
+"""Carries a link between machines: ZeroMQ on one side, our supervisor's socket on the other.
 
-It knows no message and keeps nothing: it may be killed, and another one begins. ZeroMQ's own
-encryption (CURVE) lets in only who has the job's key.
+This process knows no message and keeps nothing: it may be killed, and another one begins.
+ZeroMQ's own encryption (CURVE) lets in only who has the job's key.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -24,6 +24,7 @@ from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, QUEU
 from watchdog_train.supervisor.hands.link.ends import REFUSED
 from watchdog_train.supervisor.hands.link.keys import secret_of
 
+assert sys.platform != "win32"  # noqa: S101 - which has no link
 TURN_S = 0.02
 """At least between two rounds: the supervisor wakes for all that came meanwhile, not for each."""
 MOST = 1024
@@ -54,14 +55,13 @@ OPTIONS = {
 class Relay:
     """One socket of ZeroMQ."""
 
-    def __init__(self, channel: Channel, host: str, port: int, key: str, leads: bool) -> None:
+    def __init__(self, channel: Channel, host: str, port: int, key: str, door: int = -1) -> None:
+        """`door` is the socket where a leader listens."""
         self._channel = channel
-        self._leads = leads
-        self._doorman = _doorman(channel) if leads else None
-        self._listener = _listener(host, port).detach() if leads else -1
+        self._leads = leads = door >= 0
+        self._doorman = _doorman(channel, door) if leads else None
         context = zmq.Context()
         self._socket = context.socket(zmq.ROUTER if leads else zmq.DEALER)
-        address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
         for option, value in OPTIONS.items():
             self._socket.set(option, value)
         # An agent waits while its queue is full. A leader waits for nobody, and says little.
@@ -74,14 +74,16 @@ class Relay:
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
-            self._socket.set(zmq.USE_FD, self._listener)
-            self._socket.bind(address)
+            self._socket.set(zmq.USE_FD, door)
+            self._socket.bind(f"tcp://*:{port}")
         else:
             self._socket.set(zmq.CURVE_PUBLICKEY, zmq.curve_public(agent))
             self._socket.set(zmq.CURVE_SERVERKEY, zmq.curve_public(leader))
             events = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             self._aside = self._socket.get_monitor_socket(events)
-            self._socket.connect(address)
+            self._socket.connect(
+                f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+            )
 
     def run(self, outgoing: list[tuple[bytes, bytes]]) -> None:
         """Carry until the supervisor closes its end."""
@@ -107,13 +109,13 @@ class Relay:
         self._socket.context.destroy()
 
     def _ask_doorman(self) -> None:
-        if sys.platform == "win32" or self._doorman is None:
+        if self._doorman is None:
             return
         try:
             os.close(os.dup(0))
         except OSError:
             with suppress(OSError):
-                socket.send_fds(self._doorman, [b"!"], [self._listener])
+                self._doorman.send(b"!")
 
     def _look_aside(self) -> None:
         """Let in who has the key, by RFC 27; tell an agent that it was not let in."""
@@ -148,26 +150,14 @@ class Relay:
         return frames[sent:]
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    everywhere = host == "*" and socket.has_dualstack_ipv6()
-    listener = socket.create_server(
-        ("" if host == "*" else host, port),
-        family=socket.AF_INET6 if everywhere else socket.AF_INET,
-        backlog=4096,  # all agents may come at once
-        dualstack_ipv6=everywhere,
-    )
-    listener.setblocking(False)
-    return listener
-
-
-def _doorman(channel: Channel) -> socket.socket:
-    """A process that closes what waits at a listener that is sent to it, for a moment.
+def _doorman(channel: Channel, door: int) -> socket.socket:
+    """A process that closes what waits at the door, for a moment after each word.
 
     Without a descriptor left nobody can be let in, and libzmq would try to without a pause: one
     core for as long as somebody without the key holds so many connections.
     """
     ask, asked = socket.socketpair()
-    if sys.platform == "win32" or os.fork():  # which has no link
+    if os.fork():
         asked.close()
         ask.setblocking(False)
         return ask
@@ -175,27 +165,22 @@ def _doorman(channel: Channel) -> socket.socket:
         ask.close()
         for each in (0, channel.socket.detach()):
             os.close(each)
-        while fds := socket.recv_fds(asked, 1, 1)[1]:
-            with socket.socket(fileno=fds[0]) as listener:
-                until = time.monotonic() + TURN_AWAY_S
-                while (left_s := until - time.monotonic()) > 0:
-                    if ready([listener.fileno(), asked.fileno()], (), left_s) != [
-                        listener.fileno()
-                    ]:
-                        break  # asked again, or our supervisor is gone
-                    with suppress(OSError):
-                        listener.accept()[0].close()
+        listener = socket.socket(fileno=door)
+        while asked.recv(1):
+            until = time.monotonic() + TURN_AWAY_S
+            while (left_s := until - time.monotonic()) > 0:
+                if ready([door, asked.fileno()], (), left_s) != [door]:
+                    break  # asked again, or our supervisor is gone
+                with suppress(OSError):
+                    listener.accept()[0].close()
     os._exit(0)
 
 
 def main() -> None:
     """Started by a supervisor, with its socket as stdin."""
-    if sys.platform != "win32":
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        with suppress(OSError, ValueError):  # macOS has a limit below an infinite one
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # macOS has a limit below an infinite one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     channel = Channel(socket.socket(fileno=os.dup(0)))
     ready([channel.socket.fileno()], (), ORDER_WITHIN_S)
     frames = channel.take()
