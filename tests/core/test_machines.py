@@ -18,11 +18,13 @@ from watchdog_train.core.actions import (
     TreeSight,
 )
 from watchdog_train.core.answers import ASKED_FIRST, bring_home
+from watchdog_train.core.decide import _record_exit
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import explain_together, hear, replace
 from watchdog_train.core.model import (
+    ExitStatus,
     Member,
     ProcessId,
     RunProgress,
@@ -57,6 +59,28 @@ def told(state: State, **changes: Any) -> Any:
     seen = look(100.0, **changes)
     sights = [msgspec.structs.replace(seen.trees[1], agent=agent)]
     return hear(msgspec.structs.replace(seen, trees=(seen.trees[0], *sights)), state, Policy())
+
+
+def test_the_last_progress_of_machines_that_end_one_after_another() -> None:
+    """It lists all ranks: again only where a rank has told a newer step since."""
+    first = e.AttemptExited(code=1, signal=None, how_known="keeper", step=4)
+
+    def recorded(step: int, *before: e.AnyEvent) -> list[str]:
+        seen = look(100.0, last_words=(b.rank(step=step),))
+        here, there = seen.trees
+        status = ExitStatus(code=1, signal=None, how_known="keeper")
+        if before:
+            there = msgspec.structs.replace(there, exit=status)
+        else:
+            here = msgspec.structs.replace(here, exit=status)
+        observation = msgspec.structs.replace(seen, trees=(here, there))
+        action = _record_exit(observation, training(*before), Policy(), {})
+        assert isinstance(action, Record)
+        return [type(event).__name__ for event in action.events]
+
+    assert recorded(4) == ["Progress", "AttemptExited"]
+    assert recorded(4, first) == ["AttemptExited"]
+    assert recorded(5, first) == ["Progress", "AttemptExited"]
 
 
 def test_a_silence_and_its_end_are_recorded_once() -> None:

@@ -101,6 +101,15 @@ def test_phases_are_sampled() -> None:
     assert names(told) == ["Progress"]
 
 
+def test_phases_of_two_machines_under_one_pid() -> None:
+    """Else each look of a job would be taken for a change, and an event with all ranks written."""
+    here, there = b.rank(words=2), b.rank(number=1, words=2, phase="eval")
+    away = msgspec.structs.replace(there.member, where="node1")
+    both = here, msgspec.structs.replace(there, member=away)
+    state = fold(tell(b.running(), *both))
+    assert tell(state, *both, at=6.0) == []
+
+
 def test_a_rank_that_ends_before_the_others_is_said_once() -> None:
     """Not at the end of all, and not while they are ended on purpose."""
     first = tell(b.running(), b.rank(words=2), b.rank(11, 1, words=2))

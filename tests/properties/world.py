@@ -300,6 +300,9 @@ class World(Machine):
             ended=self.departures.look(members, self.now),
         )
         self.late_s = 0.0
+        self._judge()
+
+    def _judge(self) -> None:
         self.track = tracks.advance(self.track, self.sample, self.policy.detection)
         self.verdict = verdict(self.track, self.sample, self.policy.detection)
 

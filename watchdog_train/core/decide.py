@@ -166,8 +166,11 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
     before = state.attempt.last_step if state.attempt is not None else None
     step = last.progress.step if last.progress.step is not None else before
     events: list[e.AnyEvent] = []
-    if last.progress.step is not None:
-        # The slots may be gone already; then the progress recorded before stays the newest.
+    further = last.progress.step is not None and last.progress.step > (before or 0)
+    first = not any(tree.ended for tree in state.trees)
+    if last.progress.step is not None and (first or further):
+        # The slots may be gone already; then the progress recorded before stays the newest. It
+        # lists all ranks: of a thousand machines that end one after another, once is enough.
         events.append(last)
     stall = present_stall(state)
     if (

@@ -40,8 +40,9 @@ UNTOLD_PAUSE_S = 0.5
 """The same of an adopted run, whose keeper wakes nobody."""
 GATHER_S = 0.05
 """Output is gathered so long: one wake-up a line would cost a percent of a core for ten lines/s."""
-HEAR_S = 0.2
-"""Words of agents are gathered for at most so long: for as long as the turn before took."""
+HEAR_S, HEAR_TURNS = 0.2, 4
+"""Words of agents are gathered for at most so long: for four times as long as the turn before took,
+as each turn looks at all machines."""
 DRAIN_S = 2.0
 
 
@@ -223,7 +224,7 @@ class Supervisor:
         line = [self._link.fileno()] if self._link is not None and self._link.fileno() >= 0 else []
         tells = keeper is not None and keeper.wake_fd >= 0
         begun = context.system.monotonic()
-        turn_s = min(HEAR_S, begun - self._turn_at)
+        turn_s = min(HEAR_S, HEAR_TURNS * (begun - self._turn_at))
         until = min(until, begun + (LONGEST_PAUSE_S if tells else UNTOLD_PAUSE_S))
         while True:
             wake = [keeper.wake_fd] if keeper is not None and keeper.wake_fd >= 0 else []

@@ -22,8 +22,8 @@ def stopped(track: Track, sample: Sample) -> tuple[int, ...]:
 
 def announced_until(sample: Sample) -> dict[ProcessId, float]:
     """Per process, until when the script itself has announced its silence, monotonic seconds."""
-    judged_now = judged(sample)
-    return {m.member.identity: slot.expect_until_ns / 1e9 for m, slot in judged_now}
+    said = ((member, slot.expect_until_ns) for member, slot in judged(sample))
+    return {one.member.identity: until_ns / 1e9 for one, until_ns in said if until_ns}
 
 
 def over_users_limit(

@@ -25,8 +25,6 @@ STEP_WORDS = (1, FRAMEWORK_STEP)
 BACKWARDS = 3
 """Position of backward passes; more than these without a step are steps by hand."""
 BACKWARDS_WITHOUT_STEP = 8
-BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
-"""A process that is no rank is judged once it is in another phase than these, or has progressed."""
 LOG_GAPS = 16
 SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended by itself is expected again for so long, then forgotten."""
@@ -124,24 +122,8 @@ def lengthen(track: Track, phase: Phase) -> Track:
 
 
 def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
-    """Ranks, and other processes that train themselves: a task of a service, a child of a daemon.
-
-    They do once they have taken a step or a batch, or are in a phase of a training. Launchers and
-    DataLoader workers are evidence, never suspects: an agent beats once when it imports torch and
-    never again, which made every torchrun job a false alarm.
-    """
-    found = []
-    for member in sample.members:
-        slot = member.slot
-        if slot is None or member.state in ("Z", "X"):
-            continue
-        role = member.member.role
-        if role == "rank" or (
-            role == "other"
-            and (any(slot.progress) or (slot.phase_entries and slot.phase not in BEFORE_ANY_PHASE))
-        ):
-            found.append((member, slot))
-    return tuple(found)
+    """Whoever may be a suspect."""
+    return sample.judged
 
 
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:

@@ -23,10 +23,13 @@ def trees(state: State, host: str | None = None, **changes: Any) -> State:
     """The state with a tree of its newest attempt changed, or all of them."""
     if not state.attempts:
         return state
-    changed = tuple(
-        _replace(tree, **changes) if host in (None, tree.host) else tree for tree in state.trees
-    )
-    return attempt(state, trees=changed)
+    changed = list(state.trees)
+    for number, tree in enumerate(state.trees):
+        if host in (None, tree.host):
+            changed[number] = _replace(tree, **changes)
+            if host is not None:  # of a thousand machines, at each of their events
+                break
+    return attempt(state, trees=tuple(changed))
 
 
 def stall(state: State, stall_id: str, **changes: Any) -> State:

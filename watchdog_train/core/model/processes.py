@@ -1,12 +1,16 @@
 """Processes as they are seen: who they are, what they use, what they say of themselves."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Literal, TypeVar
 
 import msgspec
 
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.words import Phase, Role, Value, host_of
+
+BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
+"""A process that is no rank is judged once it is in another phase than these, or has progressed."""
 
 
 class ProcessId(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
@@ -220,7 +224,7 @@ class ThreadWait(Value):
     """How often it was put on a CPU."""
 
 
-class Sample(Value):
+class Sample(Value, dict=True):
     """One poll of the whole tree of one machine, or of the trees of all together."""
 
     machine: str = ""
@@ -259,6 +263,30 @@ class Sample(Value):
     cost them CPU time."""
     held_back: bool = False
     """Output waits that nobody takes, because whoever reads it is behind: writers wait, too."""
+
+    @cached_property
+    def judged(self) -> tuple[tuple[MemberSample, SlotReading], ...]:
+        """Ranks, and other processes that train: a task of a service, a child of a daemon.
+
+        They do once they have taken a step or a batch, or are in a phase of a training. Launchers
+        and DataLoader workers are evidence, never suspects: an agent beats once when it imports
+        torch and never again, which made every torchrun job a false alarm.
+        """
+        found = []
+        for member in self.members:
+            slot = member.slot
+            if slot is None or member.state in ("Z", "X"):
+                continue
+            role = member.member.role
+            if role == "rank" or (
+                role == "other"
+                and (
+                    any(slot.progress)
+                    or (slot.phase_entries and slot.phase not in BEFORE_ANY_PHASE)
+                )
+            ):
+                found.append((member, slot))
+        return tuple(found)
 
 
 def together(samples: Sequence[Sample], *, at: float, host: str = "") -> Sample:

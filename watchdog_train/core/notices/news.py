@@ -134,19 +134,23 @@ def progress_event(
 ) -> e.Progress:
     """Progress, and the census of the tree."""
     census = tuple(member.member for member in sample.members)
+    workers: dict[int | None, list[int]] = {}
+    for one in census:
+        if one.role == "worker":
+            workers.setdefault(one.rank, []).append(one.pid)
     return e.Progress(
         progress=run_progress(sample, state, steps_s),
-        ranks=tuple(_rank_status(m, slot, sample, now) for m, slot in judged(sample)),
+        ranks=tuple(
+            _rank_status(m, slot, tuple(workers.get(m.member.rank, ())), now)
+            for m, slot in judged(sample)
+        ),
         members=census if census != state.members else msgspec.UNSET,
     )
 
 
-def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample, now: float) -> RankStatus:
-    workers = tuple(
-        other.member.pid
-        for other in sample.members
-        if other.member.role == "worker" and other.member.rank == member.member.rank
-    )
+def _rank_status(
+    member: MemberSample, slot: SlotReading, workers: tuple[int, ...], now: float
+) -> RankStatus:
     beat_age_s = max(0.0, now - slot.last_beat_ns / 1e9) if slot.last_beat_ns else None
     return RankStatus(
         rank=member.member.rank or 0,
@@ -336,13 +340,15 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
     seldom_s = min(SELDOM_S, SELDOM_SHARE * (observation.now - launched))
     if since_s >= max(policy.output.progress_every_s, seldom_s):
         return True
+    if since_s < PHASE_EVERY_S:
+        return False
+    phases = {(one.host or "", one.pid): one.phase for one in state.ranks}
+    ranks = ((one.member.host, slot.pid, slot.phase) for one, slot in judged(sample))
+    if any(phases.get((host, pid), phase) != phase for host, pid, phase in ranks):
+        return True
     # The first pace is recorded soon: who asks for the status has no other source of it.
     news = observation.steps_s is not None and state.progress.steps_s is None
     census = tuple(member.member for member in sample.members)
-    phases = {status.pid: status.phase for status in state.ranks}
-    changed = any(phases.get(slot.pid, slot.phase) != slot.phase for _, slot in judged(sample))
-    if since_s >= PHASE_EVERY_S and changed:
-        return True
     return since_s >= CENSUS_EVERY_S and (news or census != state.members)
 
 
