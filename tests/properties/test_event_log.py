@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RankStatus, RunProgress, said
+from watchdog_train.core.model import PhaseRanks, RunProgress, said
 from watchdog_train.store.event_log import EventLog, read_events
 
 HISTORY: tuple[e.AnyEvent, ...] = (
@@ -33,17 +33,7 @@ HISTORY: tuple[e.AnyEvent, ...] = (
     e.Progress(
         progress=RunProgress(step=7, loss=0.25),
         ranks=(
-            RankStatus(
-                rank=0,
-                local_rank=0,
-                pid=3,
-                host=None,
-                step=7,
-                phase="train",
-                beat_age_s=0.5,
-                state="R",
-                workers=(4, 5),
-            ),
+            PhaseRanks(phase="train", ranks=((0, 1),), step=7, behind=(0, 1)),
         ),
         members=(),
     ),

@@ -450,7 +450,7 @@ _MOMENTS = ("last_beat_ns", "batch_ns", "backward_ns", "backward_end_ns", "expec
 
 
 def _member(sample: MemberSample, host: str, offset_s: float) -> MemberSample:
-    member = msgspec.structs.replace(sample.member, where=written(host))
+    member = msgspec.structs.replace(sample.member, host=host)
     slot = sample.slot
     if slot is not None and offset_s:
         moments = {name: getattr(slot, name) for name in _MOMENTS}
