@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import Event, is_alive, members_of, of_type, outline, read_log, run_directories, wait_until
+from tests.support import (
+    Event,
+    is_alive,
+    members_of,
+    of_type,
+    outline,
+    read_log,
+    run_directories,
+    wait_until,
+)
 
 
 def runs(cwd: Path) -> dict[int, Path]:

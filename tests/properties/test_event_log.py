@@ -32,9 +32,7 @@ HISTORY: tuple[e.AnyEvent, ...] = (
     e.FirstBeat(rank=0, pid=3, after_s=1.5),
     e.Progress(
         progress=RunProgress(step=7, loss=0.25),
-        ranks=(
-            PhaseRanks(phase="train", ranks=((0, 1),), step=7, behind=(0, 1)),
-        ),
+        ranks=(PhaseRanks(phase="train", ranks=((0, 1),), step=7, behind=(0, 1)),),
         members=(),
     ),
     e.StallDeclared(
