@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import Event, is_alive, of_type, outline, read_log, run_directories, wait_until
+from tests.support import (
+    Event,
+    is_alive,
+    members_of,
+    of_type,
+    outline,
+    read_log,
+    run_directories,
+    wait_until,
+)
 
 
 def runs(cwd: Path) -> dict[int, Path]:
@@ -83,6 +92,4 @@ def assert_evidence_first(log: list[Event], text: str) -> None:
 
 def assert_nothing_lives(cwd: Path, text: str) -> None:
     for log in logs(cwd).values():
-        tree = (one for each in of_type(log, "progress") for one in each.get("members", ()))
-        members = {one["pid"] for one in tree}
-        assert not [pid for pid in members if is_alive(pid)], text
+        assert not [pid for pid in {one.pid for one in members_of(log)} if is_alive(pid)], text

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from watchdog_train.core.model import Why
+from watchdog_train.core.model import Member, Why
 from watchdog_train.report.why_text import why_text
 
 TESTS = Path(__file__).resolve().parent
@@ -281,6 +281,12 @@ def run_directories(cwd: Path, runs: str = "wtrain-runs") -> list[Path]:
 def types(events: Sequence[Event]) -> list[str]:
     """The types of events in order."""
     return [event["type"] for event in events]
+
+
+def members_of(log: Sequence[Event]) -> list[Member]:
+    """Everybody whom the log has ever recorded as a part of the tree."""
+    told = (one for event in of_type(log, "progress") for one in event.get("members", ()))
+    return [msgspec.convert(one, Member) for one in told]
 
 
 def of_type(events: Sequence[Event], name: str) -> list[Event]:

@@ -49,7 +49,7 @@ LIVE = Live(at=1e9 + 60.0, mono=60.0, supervisor_alive=True, here=True)
 def census() -> e.Progress:
     """A rank of each machine, under the same pid."""
     here = Member(pid=b.ROOT, start=b.ROOT + 1000, role="rank", rank=0, name="python")
-    there = msgspec.structs.replace(here, rank=1, where="node1")
+    there = msgspec.structs.replace(here, rank=1, host="node1")
     return e.Progress(progress=RunProgress(step=7), members=(here, there), ranks=())
 
 

@@ -17,6 +17,7 @@ from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, s
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.policy import Policy, Recovery
+from watchdog_train.report.status_json import ranks_now
 from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
@@ -72,9 +73,38 @@ def test_a_tree_is_recorded_when_it_has_changed() -> None:
     assert isinstance(same, e.Progress)
     assert same.members is msgspec.UNSET
     assert fold(tell(b.running(), b.rank(words=2)), [same]).members == state.members != ()
-    (other,) = tell(state, b.rank(words=3), b.member(20, "worker"), at=40.0)
+    more = [b.member(pid, "worker") for pid in (20, 21)]
+    (other,) = tell(state, b.rank(words=3), *more, at=40.0)
     assert isinstance(other, e.Progress)
-    assert len(other.members or ()) == 2
+    assert other.members == tuple(one.member for one in more)
+    state = evolve(state, other)
+    (last,) = tell(state, b.rank(words=3), more[1], at=80.0)
+    assert isinstance(last, e.Progress)
+    assert (last.members, last.gone) == (msgspec.UNSET, {"": (20,)})
+    assert [one.pid for one in evolve(state, last).members] == [b.ROOT, 21]
+
+
+@pytest.mark.parametrize("apart", [0, 1, 1000])
+def test_progress_of_many_ranks_is_short(apart: int) -> None:
+    """256 ranks, in step or not: what is recorded is exact, and a few bytes a rank."""
+    steps = {rank: 5000 + apart * (rank % 3) for rank in range(256)}
+    ranks = [b.rank(b.ROOT + rank, rank, words=step) for rank, step in steps.items()]
+    state = fold(tell(b.running(), *ranks))
+    (progress,) = tell(state, *ranks, at=40.0)
+    assert isinstance(progress, e.Progress)
+    assert len(e.encode(progress)) < 400 + (5 * 256 if apart else 0)
+    assert {rank: step for group in progress.ranks for rank, step in group.each()} == steps
+    recorded = ranks_now(evolve(state, progress), None)
+    assert [(one.rank, one.pid, one.step, one.phase) for one in recorded] == [
+        (rank, b.ROOT + rank, step, "train") for rank, step in steps.items()
+    ]
+
+
+def test_of_several_that_say_the_same_rank_no_pid_is_recorded() -> None:
+    """Which of them was at which step is not written."""
+    twins = (b.rank(words=2), b.rank(b.ROOT + 1, 0, words=5))
+    state = fold(tell(b.running(), *twins))
+    assert [(one.rank, one.pid) for one in ranks_now(state, None)] == [(0, None), (0, None)]
 
 
 def test_ranks_that_change_together_are_one_event() -> None:

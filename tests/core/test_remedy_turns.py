@@ -10,7 +10,7 @@ from tests.core import builders as b
 from tests.core.test_ladder import WANDB, explained, history, policy, remedies, step
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RankStatus
+from watchdog_train.core.model import PhaseRanks
 from watchdog_train.core.recovery import ladder
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
 from watchdog_train.remedies.catalogue import CATALOGUE
@@ -20,14 +20,8 @@ _replace = msgspec.structs.replace
 
 
 def with_ranks(state: State, number: int) -> State:
-    ranks = tuple(
-        RankStatus(
-            rank=rank, local_rank=rank, pid=100 + rank, host=None, step=5, phase="startup",
-            beat_age_s=1.0, state="S", workers=(),
-        )
-        for rank in range(number)
-    )  # fmt: skip
-    return _replace(state, ranks=ranks)
+    ranks = PhaseRanks(phase="startup", ranks=((0, number - 1),), step=5)
+    return _replace(state, ranks=(ranks,))
 
 
 def with_attempt(state: State, **fields: Any) -> State:

@@ -38,11 +38,10 @@ class Processes:
         self.command_lines: dict[int, tuple[str, ...]] = {}
         self.asked: list[int] = []
 
-    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
-        return self.rows
-
-    def all_processes(self) -> Mapping[int, ProcessRow]:
-        return self.others
+    def snapshot(
+        self, known: Iterable[ProcessId] = (), *, full: bool = False
+    ) -> Mapping[int, ProcessRow]:
+        return {**self.rows, **self.others} if full else self.rows
 
     def command_line(self, pid: int) -> tuple[str, ...]:
         return self.command_lines.get(pid, ("python", "train.py"))

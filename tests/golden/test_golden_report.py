@@ -10,6 +10,7 @@ import os
 from datetime import timezone
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from watchdog_train.core.events import AttemptLaunched, decode
@@ -22,7 +23,7 @@ from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.report_json import report_object
 from watchdog_train.report.sections import report_html, report_text
-from watchdog_train.report.status_json import short_object, status_object
+from watchdog_train.report.status_json import ranks_now, short_object, status_object
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
 from watchdog_train.report.why_text import with_text
@@ -69,7 +70,10 @@ def measured(state: State) -> Live:
         states=live.states,
         max_restarts=5,
         log_tail=live.log_tail,
-        ranks=state.ranks,
+        ranks=tuple(
+            msgspec.structs.replace(one, beat_age_s=0.4, state="S")
+            for one in ranks_now(state, None)
+        ),
         progress=state.progress,
         can_save=True,
         checkpoint=NewestCheckpoint(

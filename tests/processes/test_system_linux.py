@@ -187,7 +187,7 @@ def test_stopped_process_is_seen_and_continues(system: ProcessSystem, start: Sta
 
 
 def test_snapshot_has_the_known_and_the_new(system: ProcessSystem, start: Started) -> None:
-    """A known process is in every look, a new one in the next; what is neither is left out."""
+    """A known process is in every look, a new one in the next; what is neither in a full one."""
     known = identity_of(system, start("sleep", "60").pid)
     old = start("sleep", "60")
     assert {known.pid, old.pid} <= set(system.snapshot([known]))
@@ -197,8 +197,11 @@ def test_snapshot_has_the_known_and_the_new(system: ProcessSystem, start: Starte
     assert old.pid not in second
     assert second[known.pid].identity == known
     assert second[new.pid].ppid == os.getpid()
-    seen = [set(system.snapshot([known])) for _ in range(9)]
-    assert sum(old.pid in pids for pids in seen) == 1, "one full look in ten"
+    everybody = system.snapshot([known], full=True)
+    assert {known.pid, old.pid, new.pid} <= set(everybody)
+    assert everybody[known.pid].io_bytes is not None
+    assert everybody[old.pid].io_bytes is None
+    assert old.pid not in system.snapshot([known])
     assert old.pid in system.all_processes()
 
 

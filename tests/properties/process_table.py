@@ -318,10 +318,9 @@ class SimulatedTable:
             for one in self.processes.values()
         }
 
-    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
-        return self._rows()
-
-    def all_processes(self) -> Mapping[int, ProcessRow]:
+    def snapshot(
+        self, known: Iterable[ProcessId] = (), *, full: bool = False
+    ) -> Mapping[int, ProcessRow]:
         return self._rows()
 
     def command_line(self, pid: int) -> tuple[str, ...]:

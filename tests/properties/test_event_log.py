@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RankStatus, RunProgress, said
+from watchdog_train.core.model import PhaseRanks, RunProgress, said
 from watchdog_train.store.event_log import EventLog, read_events
 
 HISTORY: tuple[e.AnyEvent, ...] = (
@@ -32,19 +32,7 @@ HISTORY: tuple[e.AnyEvent, ...] = (
     e.FirstBeat(rank=0, pid=3, after_s=1.5),
     e.Progress(
         progress=RunProgress(step=7, loss=0.25),
-        ranks=(
-            RankStatus(
-                rank=0,
-                local_rank=0,
-                pid=3,
-                host=None,
-                step=7,
-                phase="train",
-                beat_age_s=0.5,
-                state="R",
-                workers=(4, 5),
-            ),
-        ),
+        ranks=(PhaseRanks(phase="train", ranks=((0, 1),), step=7, behind=(0, 1)),),
         members=(),
     ),
     e.StallDeclared(

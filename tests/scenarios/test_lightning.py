@@ -198,5 +198,6 @@ def test_healthy_trainings_are_left_in_peace(tmp_path: Path) -> None:
     run.check(0)
     assert_never_killed(run)
     assert run.only("run_finished")["warning"] is None, run.describe()
-    ranks = {status["rank"] for event in run.of_type("progress") for status in event["ranks"]}
+    groups = [group for event in run.of_type("progress") for group in event["ranks"]]
+    ranks = {rank for group in groups for pair in group["ranks"] for rank in pair}
     assert ranks == {0, 1}, run.describe()

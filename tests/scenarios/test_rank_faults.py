@@ -24,9 +24,11 @@ from tests.support import (
     PROGRAMS,
     CompletedRun,
     Event,
+    members_of,
     run_wtrain,
     sentence,
     start_wtrain,
+    wait_until,
     write_fast_config,
 )
 
@@ -277,9 +279,12 @@ def test_a_rank_that_is_stopped_for_a_while(launcher: str, tmp_path: Path) -> No
     job = command(launcher, "rank_faults.py", "none", "--steps", "400")
     running = start_wtrain("run", "--config", str(config), "--", *job, cwd=tmp_path)
     running.wait_for("first_step", 90)
-    pid = running.wait_for("progress", 30, lambda event: len(event["ranks"]) == 2)["ranks"][1][
-        "pid"
-    ]
+    pids = wait_until(
+        lambda: [one.pid for one in members_of(running.events) if one.rank == 1],
+        30,
+        "rank 1 is recorded",
+    )
+    pid = pids[0]
     os.kill(pid, signal.SIGSTOP)
     try:
         noticed = running.wait_for("noticed", 30)

@@ -21,7 +21,7 @@ from tests.led import (
     wait_for_step,
 )
 from tests.nodes import KEY, ended, places, start_nodes
-from tests.support import RunningWtrain, of_type, start_wtrain, wait_until
+from tests.support import RunningWtrain, members_of, of_type, start_wtrain, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,8 +38,7 @@ def lose(node: RunningWtrain, cwd: Path, number: int) -> None:
     """As a pod or a machine that is gone: nothing of it can be asked for anything any more."""
     log = logs(cwd)[number]
     (launched,) = [one for one in of_type(log, "attempt_launched") if not one.get("host")]
-    members = [one for each in of_type(log, "progress") for one in each.get("members", ())]
-    own = {one["pid"] for one in members if not one.get("host")}
+    own = {one.pid for one in members_of(log) if not one.host}
     for pid in (node.process.pid, launched["keeper_pid"], *own):
         os.kill(pid, signal.SIGKILL)
     node.process.wait(30)

@@ -174,7 +174,7 @@ def _ranks_of(run: RunDirectory) -> set[int]:
         if isinstance(event, RunStarted) and event.launcher is not None:
             ranks.update(range(event.launcher.processes or 0))
         elif isinstance(event, Progress):
-            ranks.update(rank.rank for rank in event.ranks)
+            ranks.update(rank for group in event.ranks for rank, _ in group.each())
     return ranks
 
 

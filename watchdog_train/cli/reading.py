@@ -28,7 +28,14 @@ from watchdog_train.trusted_files import distrusted, open_read
 
 if TYPE_CHECKING:
     from watchdog_train.core.events import AnyEvent
-    from watchdog_train.core.model import Member, RankPlaces, Sample, SlotReading
+    from watchdog_train.core.model import (
+        Member,
+        MemberSample,
+        RankPlaces,
+        RankStatus,
+        Sample,
+        SlotReading,
+    )
     from watchdog_train.system.protocol import ProcessSystem
 
 CONFIG_BYTES = 1 << 20
@@ -127,7 +134,7 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     """Beats from the slots, and the states of recorded processes, each verified by its start."""
     from watchdog_train.core.detection.track import judged
     from watchdog_train.core.model import MemberSample, Sample
-    from watchdog_train.core.notices.news import progress_event
+    from watchdog_train.core.notices.news import run_progress
     from watchdog_train.store.slots import read_slots
 
     scan = read_slots(Path(state.slot_dir)) if state.slot_dir is not None else None
@@ -164,14 +171,31 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
         return live
     # One look cannot tell a pace: the supervisor's is taken while it is recent.
     recent = now - state.progress_mono <= PACE_S
-    progress = progress_event(sample, state, now, state.progress.steps_s if recent else None)
     return msgspec.structs.replace(
         live,
-        ranks=progress.ranks,
-        progress=progress.progress,
+        ranks=tuple(_rank_status(one, slot, sample) for one, slot in measured),
+        progress=run_progress(sample, state, state.progress.steps_s if recent else None),
         places=_places(sample, state),
         can_save=any(slot.can_save for _, slot in measured),
         can_stop=any(slot.can_stop for _, slot in measured),
+    )
+
+
+def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample) -> RankStatus:
+    from watchdog_train.core.model import RankStatus
+
+    workers = (one.member for one in sample.members if one.member.role == "worker")
+    beat_age_s = max(0.0, sample.at - slot.last_beat_ns / 1e9) if slot.last_beat_ns else None
+    return RankStatus(
+        rank=member.member.rank or 0,
+        local_rank=member.member.local_rank,
+        pid=member.member.pid,
+        host=member.member.host or None,
+        step=slot.step,
+        phase=slot.phase,
+        beat_age_s=round(beat_age_s, 1) if beat_age_s is not None else None,
+        state=member.state,
+        workers=tuple(one.pid for one in workers if one.rank == member.member.rank),
     )
 
 

@@ -147,9 +147,7 @@ def _last_progress(observation: Observation, state: State) -> e.Progress:
     sample = observation.sample
     said = [sight.last_words or sight.sample.members for sight in observation.trees]
     heard = msgspec.structs.replace(sample, members=tuple(itertools.chain.from_iterable(said)))
-    progress = progress_event(heard, state, observation.now, observation.steps_s)
-    census = tuple(member.member for member in sample.members)
-    return msgspec.structs.replace(progress, members=census)
+    return progress_event(sample, state, observation.steps_s, heard=heard)
 
 
 def _record_exit(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RankPlaces, RankStatus, RunProgress
+from watchdog_train.core.model import Member, RankPlaces, RankStatus, RunProgress
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
@@ -62,7 +63,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "command": list(state.argv),
         "job": job_object(state),
         "progress": _progress_object(progress_now(state, live)),
-        "ranks": [_rank(rank, measured=measured) for rank in ranks_now(state, live)],
+        "ranks": msgspec.to_builtins(ranks_now(state, live)),
         "notices": notices_object(state),
         "waiting": waiting_object(state, live.mono if live is not None else None),
         "straggler": straggler_object(state),
@@ -104,11 +105,40 @@ def progress_now(state: State, live: Live | None) -> RunProgress:
 def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
     """The newest word about each rank: measured, else the newest of the log."""
     measured = live.ranks if live is not None and live.ranks is not None else ()
-    known = {rank.rank for rank in measured}
-    others = (rank for rank in state.ranks if rank.rank not in known)
     if measured and state.crew is None:
         return measured
+    known = {rank.rank for rank in measured}
+    others = (rank for rank in _recorded(state) if rank.rank not in known)
     return tuple(sorted((*measured, *others), key=lambda rank: rank.rank))
+
+
+def _recorded(state: State) -> Iterator[RankStatus]:
+    """Of the processes that are recorded as ranks; what they do now nobody has measured."""
+    processes: dict[int, list[Member]] = {}
+    workers: dict[int, list[int]] = {}
+    # What trains and was given no rank counts as rank 0.
+    role = "rank" if any(member.role == "rank" for member in state.members) else "other"
+    for member in state.members:
+        if member.role == "worker" and member.rank is not None:
+            workers.setdefault(member.rank, []).append(member.pid)
+        elif member.role == role:
+            processes.setdefault(member.rank or 0, []).append(member)
+    for group in state.ranks:
+        for rank, step in group.each():
+            found = processes.get(rank, [])
+            one = found[0] if len(found) == 1 else None
+            if found:
+                yield RankStatus(
+                    rank=rank,
+                    local_rank=one.local_rank if one is not None else None,
+                    pid=one.pid if one is not None else None,
+                    host=(one.host if one is not None else "") or None,
+                    step=step,
+                    phase=group.phase,
+                    beat_age_s=None,
+                    state=None,
+                    workers=tuple(workers.get(rank, ())),
+                )
 
 
 def places_now(
@@ -136,15 +166,6 @@ def newest_checkpoint(state: State, live: Live | None) -> NewestCheckpoint | Non
         return None
     used = attempt.plan.checkpoint
     return NewestCheckpoint(path=used.path, format=used.format, step=used.step, checked=True)
-
-
-def _rank(rank: RankStatus, *, measured: bool) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(rank)
-    if not measured:
-        # These were true when they were recorded; what they are now nobody has measured.
-        found["beat_age_s"] = None
-        found["state"] = None
-    return found
 
 
 def _last_stall(state: State) -> dict[str, Any] | None:

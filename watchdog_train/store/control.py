@@ -205,8 +205,9 @@ class ControlPage:
         and whoever waits for its answer goes on without.
         """
         with suppress(OSError):
-            if os.fstat(self._descriptor).st_size < layout.CONTROL_BYTES:
-                os.lseek(self._descriptor, 0, os.SEEK_SET)
-                os.write(self._descriptor, self._kept)
+            if os.fstat(self._descriptor).st_size >= layout.CONTROL_BYTES:
+                return True
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            os.write(self._descriptor, self._kept)
             return os.fstat(self._descriptor).st_size >= layout.CONTROL_BYTES
         return False

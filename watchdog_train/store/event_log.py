@@ -158,7 +158,8 @@ class EventLog:
         line = encode_line(stamped)
         recorded = decode_line(line[:-1])
         with self._changed:
-            if isinstance(event, Progress) and not self._room_for(line):
+            sampled = isinstance(event, Progress) and not event.is_census
+            if sampled and not self._room_for(line):
                 self._left_out += 1
                 return msgspec.structs.replace(recorded, seq=self._seq)
             self._enqueue(line, recorded, lifecycle=lifecycle)

@@ -30,7 +30,6 @@ if sys.platform != "linux":
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's place for it, not a temporary file
 OUR_SHARED_MEMORY = "wtrain-"
-FULL_LOOK_EVERY = 10
 MOST_THREADS = 512
 """Whose time in line is read at a look: 10 microseconds each."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -50,7 +49,6 @@ class LinuxSystem:
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
-        self._looks = 0
         self._tcp = sock_diag.TcpCounter()
 
     # -- who -----------------------------------------------------------------
@@ -71,15 +69,15 @@ class LinuxSystem:
             return None if proc.exists(who.pid) else False
         return found.start == who.start and not found.is_dead
 
-    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
-        """Known processes with their I/O, and those not seen before; everybody at times.
+    def snapshot(
+        self, known: Iterable[ProcessId] = (), *, full: bool = False
+    ) -> Mapping[int, ProcessRow]:
+        """Known processes with their I/O, and those not seen before, or everybody.
 
         A pid that was given away within one interval is noticed at the next full look.
         """
         starts = {who.pid: who.start for who in known}
         pids = proc.list_pids()
-        full = self._looks % FULL_LOOK_EVERY == 0
-        self._looks += 1
         seen, self._seen = self._seen, set(pids)
         rows = {}
         for pid in pids:

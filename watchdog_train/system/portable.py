@@ -24,7 +24,6 @@ from watchdog_train.system.protocol import (
     SignalResult,
 )
 
-FULL_LOOK_EVERY = 10
 if sys.platform == "win32":
     CLOCK_TICKS = 100
 else:
@@ -50,7 +49,6 @@ class PortableSystem(ProcessSystem):
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
-        self._looks = 0
 
     # -- who -----------------------------------------------------------------
     def identity(self, pid: int) -> ProcessId | None:
@@ -69,12 +67,12 @@ class PortableSystem(ProcessSystem):
         except REFUSED:
             return None
 
-    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
-        """Known processes with their I/O, and those not seen before; everybody at times."""
+    def snapshot(
+        self, known: Iterable[ProcessId] = (), *, full: bool = False
+    ) -> Mapping[int, ProcessRow]:
+        """Known processes with their I/O, and those not seen before, or everybody."""
         starts = {who.pid: who.start for who in known}
         pids = _pids()
-        full = self._looks % FULL_LOOK_EVERY == 0
-        self._looks += 1
         seen, self._seen = self._seen, set(pids)
         wanted = (pid for pid in pids if full or pid not in seen or pid in starts)
         return _rows(wanted, starts)

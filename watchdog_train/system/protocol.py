@@ -87,12 +87,14 @@ class ProcessSystem(Protocol):
     def is_alive(self, who: ProcessId) -> bool | None:
         """Whether this very process lives (a zombie does not); None when it cannot be told."""
 
-    def snapshot(self, known: Iterable[ProcessId] = ()) -> Mapping[int, ProcessRow]:
+    def snapshot(
+        self, known: Iterable[ProcessId] = (), *, full: bool = False
+    ) -> Mapping[int, ProcessRow]:
         """A look at processes, by pid.
 
         Contains every process named in `known` that still exists, and every process that is new
-        since the last call; a full look at all processes at least every ten calls. Cheap enough
-        for once a second with 320 processes. io_bytes is filled for `known` only.
+        since the last call, or all of them. Cheap enough for once a second with 320 processes.
+        io_bytes is filled for `known` only.
         """
 
     def all_processes(self) -> Mapping[int, ProcessRow]:

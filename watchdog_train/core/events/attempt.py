@@ -8,10 +8,10 @@ from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import (
     Daemon,
     Member,
+    PhaseRanks,
     Plan,
     RankEnd,
     RankPlaces,
-    RankStatus,
     RunProgress,
     Why,
 )
@@ -59,12 +59,19 @@ class FirstStep(Event):
 
 
 class Progress(Event):
-    """Sampled; also a member census, so that an adopting supervisor knows the tree."""
+    """Sampled; also what has changed in the tree, so that an adopting supervisor knows it."""
 
     progress: RunProgress
-    ranks: tuple[RankStatus, ...]
+    ranks: tuple[PhaseRanks, ...]
     members: tuple[Member, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Written only when they have changed: a week of many processes is a log of gigabytes else."""
+    """Those that are new, or are known better than before; each as a list of its fields."""
+    gone: dict[str, tuple[int, ...]] | msgspec.UnsetType = msgspec.UNSET
+    """By machine, empty for this one: the pids of members that are no more."""
+
+    @property
+    def is_census(self) -> bool:
+        """It cannot be left out: the next one tells only what has changed since."""
+        return self.members is not msgspec.UNSET or self.gone is not msgspec.UNSET
 
 
 class Milestones(Event):

@@ -69,7 +69,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 progress=event.progress,
                 progress_mono=event.mono,
                 ranks=event.ranks,
-                members=state.members if event.members is msgspec.UNSET else event.members,
+                members=records.members(state.members, event) if event.is_census else state.members,
             )
             state = records.paced(state, event.progress.steps_s)
             return _step_reached(state, event.progress.step)

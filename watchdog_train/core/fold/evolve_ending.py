@@ -145,10 +145,11 @@ def _kept(state: State, event: e.CheckpointKept) -> State:
 def _tree_gone(state: State, event: e.TreeGone) -> State:
     host = event.host
     elsewhere = tuple(one for one in state.left if one.process.host != host)
+    members = tuple(one for one in state.members if one.host != host)
     return _replace(
         records.trees(state, host, gone_at=event.t, kill=None, survivors=()),
         daemons=tuple(one for one in state.daemons if one.process.host != host),
         left=(*elsewhere, *event.left),
-        members=tuple(one for one in state.members if one.host != host),
-        ranks=tuple(one for one in state.ranks if (one.host or "") != host),
+        members=members,
+        ranks=state.ranks if members else (),
     )

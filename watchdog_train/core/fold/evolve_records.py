@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from watchdog_train.core.events import Progress
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Member
 
 _replace = msgspec.structs.replace
 
@@ -43,6 +45,16 @@ def stall(state: State, stall_id: str, **changes: Any) -> State:
 def has_all(state: State, stall_id: str) -> bool:
     """Whether a bundle has what can be had of every machine."""
     return all(tree.lost or tree.evidence == stall_id for tree in state.trees)
+
+
+def members(known: tuple[Member, ...], event: Progress) -> tuple[Member, ...]:
+    """Those that are known, less those that are gone, and with those that are new."""
+    found = {(member.host, member.pid): member for member in known}
+    for host, pids in (event.gone or {}).items():
+        for pid in pids:
+            found.pop((host, pid), None)
+    found.update(((member.host, member.pid), member) for member in event.members or ())
+    return tuple(found.values())
 
 
 def paced(state: State, steps_s: float | None) -> State:

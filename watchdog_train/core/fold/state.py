@@ -26,11 +26,11 @@ from watchdog_train.core.model import (
     Outcome,
     Pause,
     Phase,
+    PhaseRanks,
     Plan,
     ProcessId,
     RankEnd,
     RankPlaces,
-    RankStatus,
     ResumeVerdict,
     RunProgress,
     SilentAt,
@@ -342,7 +342,7 @@ class State(Value):
     """Processes of the present attempt outside its session, as judged last."""
     left: tuple[Daemon, ...] = ()
     """Those that ended attempts have left running."""
-    ranks: tuple[RankStatus, ...] = ()
+    ranks: tuple[PhaseRanks, ...] = ()
     rank_ends: tuple[RankEnd, ...] = ()
     """Ranks of the present attempt that have ended before the others."""
     progress: RunProgress = RunProgress()

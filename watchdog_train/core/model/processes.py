@@ -104,8 +104,11 @@ class SlotReading(Value):
     """A step by which it has told that it did not resume from the checkpoint that it should."""
 
 
-class Member(Value):
-    """A process recorded as part of this run's tree; membership outlives its parent."""
+class Member(Value, array_like=True):
+    """A process recorded as part of this run's tree; membership outlives its parent.
+
+    JSON has it as a list, in this order: workers come and go by the hundred.
+    """
 
     pid: int
     start: int
@@ -116,12 +119,8 @@ class Member(Value):
     """DataLoader worker id within its rank."""
     ppid: int = 0
     name: str = ""
-    where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
-    """Not written of this machine."""
-
-    @property
-    def host(self) -> str:
-        return host_of(self.where)
+    host: str = ""
+    """Empty: this machine."""
 
     @property
     def identity(self) -> ProcessId:

@@ -1,9 +1,56 @@
 """How far a training is, by rank, and where each rank has been."""
 
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import Phase, Value
+
+
+class PhaseRanks(Value, omit_defaults=True):
+    """The ranks in one phase, as the log has them: short, however many they are."""
+
+    phase: Phase
+    ranks: tuple[tuple[int, int], ...]
+    """The first and the last of each run of numbers, in order."""
+    step: int | None = None
+    """The newest of any of them."""
+    behind: tuple[int, ...] = ()
+    """How many steps each of them is behind it; empty: all are at it."""
+
+    def each(self) -> Iterator[tuple[int, int | None]]:
+        """Rank and step."""
+        numbers = (rank for first, last in self.ranks for rank in range(first, last + 1))
+        for rank, behind in itertools.zip_longest(numbers, self.behind):
+            if rank is None:  # a damaged log
+                return
+            yield rank, None if self.step is None else self.step - (behind or 0)
+
+
+def by_phase(said: Iterable[tuple[int, Phase, int | None]]) -> tuple[PhaseRanks, ...]:
+    """Of each rank its phase and step. Those without a step are apart."""
+    groups: dict[tuple[Phase, bool], list[tuple[int, int]]] = {}
+    for rank, phase, step in said:
+        groups.setdefault((phase, step is not None), []).append((rank, step or 0))
+    return tuple(_alike(phase, sorted(of), known=known) for (phase, known), of in groups.items())
+
+
+def _alike(phase: Phase, of: list[tuple[int, int]], *, known: bool) -> PhaseRanks:
+    runs: list[tuple[int, int]] = []
+    for rank, _ in of:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    newest = max(step for _, step in of)
+    behind = tuple(newest - step for _, step in of)
+    return PhaseRanks(
+        phase=phase,
+        ranks=tuple(runs),
+        step=newest if known else None,
+        behind=behind if any(behind) else (),
+    )
 
 
 class RankStatus(Value):
@@ -11,7 +58,8 @@ class RankStatus(Value):
 
     rank: int
     local_rank: int | None
-    pid: int
+    pid: int | None
+    """None: recorded, and several processes say that they are this rank."""
     host: str | None
     step: int | None
     phase: Phase

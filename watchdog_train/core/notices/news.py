@@ -13,13 +13,12 @@ from watchdog_train.core.detection.track import judged
 from watchdog_train.core.events.stall import NoticeKind
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
-    MemberSample,
-    RankStatus,
     RunProgress,
     Sample,
     SlotReading,
     Why,
     WhyCode,
+    by_phase,
     said,
 )
 from watchdog_train.core.notices.ahead import warnings
@@ -89,7 +88,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += warnings(observation.ahead, state.warned)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
-        found.append(progress_event(sample, state, now, observation.steps_s))
+        found.append(progress_event(sample, state, observation.steps_s))
     return tuple(found)
 
 
@@ -130,38 +129,29 @@ def run_progress(sample: Sample, state: State, steps_s: float | None) -> RunProg
 
 
 def progress_event(
-    sample: Sample, state: State, now: float, steps_s: float | None = None
+    sample: Sample, state: State, steps_s: float | None, *, heard: Sample | None = None
 ) -> e.Progress:
-    """Progress, and the census of the tree."""
-    census = tuple(member.member for member in sample.members)
-    workers: dict[int | None, list[int]] = {}
-    for one in census:
-        if one.role == "worker":
-            workers.setdefault(one.rank, []).append(one.pid)
+    """Progress, and what has changed in the tree.
+
+    Args:
+        sample: of this moment.
+        state: what is recorded.
+        heard: the last words of processes, which may be gone from the sample.
+        steps_s: the recent pace, None where it is not known.
+    """
+    heard = heard or sample
+    known = {(one.host, one.pid): one for one in state.members}
+    census = {(one.member.host, one.member.pid): one.member for one in sample.members}
+    new = tuple(one for key, one in census.items() if known.get(key) != one)
+    gone: dict[str, tuple[int, ...]] = {}
+    for host, pid in known:
+        if (host, pid) not in census:
+            gone[host] = (*gone.get(host, ()), pid)
     return e.Progress(
-        progress=run_progress(sample, state, steps_s),
-        ranks=tuple(
-            _rank_status(m, slot, tuple(workers.get(m.member.rank, ())), now)
-            for m, slot in judged(sample)
-        ),
-        members=census if census != state.members else msgspec.UNSET,
-    )
-
-
-def _rank_status(
-    member: MemberSample, slot: SlotReading, workers: tuple[int, ...], now: float
-) -> RankStatus:
-    beat_age_s = max(0.0, now - slot.last_beat_ns / 1e9) if slot.last_beat_ns else None
-    return RankStatus(
-        rank=member.member.rank or 0,
-        local_rank=member.member.local_rank,
-        pid=member.member.pid,
-        host=member.member.host or None,
-        step=slot.step,
-        phase=slot.phase,
-        beat_age_s=round(beat_age_s, 1) if beat_age_s is not None else None,
-        state=member.state,
-        workers=workers,
+        progress=run_progress(heard, state, steps_s),
+        ranks=by_phase((m.member.rank or 0, slot.phase, slot.step) for m, slot in judged(heard)),
+        members=new or msgspec.UNSET,
+        gone=gone or msgspec.UNSET,
     )
 
 
@@ -342,14 +332,18 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
         return True
     if since_s < PHASE_EVERY_S:
         return False
-    phases = {(one.host or "", one.pid): one.phase for one in state.ranks}
-    ranks = ((one.member.host, slot.pid, slot.phase) for one, slot in judged(sample))
-    if any(phases.get((host, pid), phase) != phase for host, pid, phase in ranks):
+    said = {(rank, group.phase) for group in state.ranks for rank, _ in group.each()}
+    ranks = {rank for rank, _ in said}
+    phases = ((member.member.rank or 0, slot.phase) for member, slot in judged(sample))
+    if any(one[0] in ranks and one not in said for one in phases):
         return True
+    if since_s < CENSUS_EVERY_S:
+        return False
     # The first pace is recorded soon: who asks for the status has no other source of it.
-    news = observation.steps_s is not None and state.progress.steps_s is None
+    if observation.steps_s is not None and state.progress.steps_s is None:
+        return True
     census = tuple(member.member for member in sample.members)
-    return since_s >= CENSUS_EVERY_S and (news or census != state.members)
+    return census != state.members and frozenset(census) != frozenset(state.members)
 
 
 def lost_tasks(observation: Observation) -> list[e.AnyEvent]:

@@ -191,7 +191,7 @@ def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
     if spec.in_part is None or any(use.id == spec.id for use in case.effect):
         return False
     root = case.explanation.root if case.explanation is not None else None
-    several = any(status.rank for status in case.state.ranks)
+    several = any(rank for group in case.state.ranks for rank, _ in group.each())
     return several and (root is None or root.who.rank != 0)
 
 

@@ -344,7 +344,7 @@ def as_of(report: wire.Report, host: str, offset_s: float) -> wire.Report:
             moments = {name: getattr(slot, name) for name in _MOMENTS}
             ahead_ns = int(offset_s * 1e9)
             slot = replace(slot, **{k: max(1, ns + ahead_ns) for k, ns in moments.items() if ns})
-        return replace(seen, member=replace(seen.member, where=written(host)), slot=slot)
+        return replace(seen, member=replace(seen.member, host=host), slot=slot)
 
     def daemon(one: Daemon) -> Daemon:
         hold = one.hold

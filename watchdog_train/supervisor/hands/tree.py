@@ -162,15 +162,16 @@ class ProcessTree:
             left: members that are not ours to kill: nobody waits for their end.
         """
         self._now = now
-        rows = self._system.snapshot(tuple(self._members))
+        scans = thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S
+        rows = self._system.snapshot(tuple(self._members), full=scans)
         self._add_descendants(rows)
-        if thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S:
+        if scans:
             self._scanned_at = now
-            everybody = self._system.all_processes()
-            self._add_by_token(everybody)
-            self._add_inherited(everybody)
-            rows = self._system.snapshot(tuple(self._members))
-            self._add_descendants(rows)
+            known = len(self._members)
+            self._add_by_token(rows)
+            self._add_inherited(rows)
+            if len(self._members) > known:
+                self._add_descendants(rows)
         self.rows = rows
         for identity, born_at in list(self._new.items()):
             if now - born_at > SETTLED_S or identity not in self._members:
