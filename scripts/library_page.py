@@ -38,8 +38,9 @@ SEEN = {
     "`wandb.finish`; nothing that runs while training",
     "lightning": "Trainer: as for transformers",
     "pytorch_lightning": "the same under its other name",
-    "keras": "steps of `fit`, batches of `evaluate` and `predict`, on each backend; with 3.15.1 on "
-    "torch and JAX by hand, in the tests a package of the same shape",
+    "keras": "steps of `fit`, batches of `evaluate` and `predict`, on each backend; run on "
+    "TensorFlow and JAX, and by hand on torch",
+    "tensorflow": "batches of `tf.data` in a loop by hand; `fit` is told by Keras",
     "tqdm": "bars that move, as a sign of life",
     "python": "`argparse`: which options may take a checkpoint, for the advice after a restart",
 }
@@ -61,10 +62,9 @@ rank 1 is inside wandb.init for 5 min 12 s; rank 0 passed it after 2.0 s
 
 A plain loop without an optimizer counts as training after 8 backward passes or calls of
 `torch.autograd.grad`. Where nothing of this moves (JAX, `partial_fit` of scikit-learn, numpy),
-batches of a DataLoader, bars, or regular output are the steps: after 8 intervals the limits are
-learned from them. Output is regular when its newest 8 to 16 intervals are about equal, and 15 s
-together. Seen by hand: loops that print each step, hung on a lock at step 35, with scikit-learn
-1.9.1 (declared after 20 s) and JAX 0.10.2 (75 s). TensorFlow: not tested.
+batches of a DataLoader or of `tf.data`, bars, or regular output are the steps: after 8 intervals
+the limits are learned from them. Output is regular when its newest 8 to 16 intervals are about
+equal, and 15 s together. [What was run](detection.md#loops-without-torch).
 
 ## Checkpoints of Lightning that hold classes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,12 +141,57 @@ HEALTHY = (
     "asks_what_computes",
 )
 
+LONG = """
+import sys, time
+
+def max_autotune():
+    import torch, torch._inductor.config
+    torch._inductor.config.freezing = True
+    for width in range(64, 1 << 20, 32):
+        model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU())
+        tuned = torch.compile(model.eval(), mode="max-autotune")
+        with torch.no_grad():
+            tuned(torch.randn(128, width))
+        torch._dynamo.reset()
+
+def matmul():
+    import torch
+    matrix = torch.randn(8000, 8000)
+    while True:
+        matrix = matrix @ matrix
+
+def metric():
+    import random
+    while True:
+        said, meant = ([random.random() > 0.5 for _ in range(10**6)] for _ in range(2))
+        right = wrong = at = 0
+        while at < len(said):
+            if said[at] and meant[at]:
+                right += 1
+            elif said[at] or meant[at]:
+                wrong += 1
+            at += 1
+        2 * right / max(1, 2 * right + wrong)
+
+def tokenise():
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    lines = ["a healthy tokenizer splits line %d into words" % n for n in range(5000)]
+    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=500, show_progress=False))
+    while True:
+        for line in lines:
+            tokenizer.encode(line).ids
+
+globals()[sys.argv[1]]()
+"""
+
 
 @contextmanager
-def busy(kind: str, tmp_path: Path) -> Iterator[int]:
+def busy(kind: str, tmp_path: Path, program: str = PROGRAM) -> Iterator[int]:
     """The pid of a process that is busy so."""
     script = tmp_path / "train.py"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     process = subprocess.Popen(
         [sys.executable, str(script), kind], cwd=tmp_path, start_new_session=True
     )
@@ -181,3 +227,23 @@ def test_whoever_computes_or_is_waited_for_with_reason_is_no_live_lock(
 ) -> None:
     with busy(kind, tmp_path) as pid:
         assert [sampled(tmp_path, pid).row == "live-lock" for _ in range(3)] == [False] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["max_autotune", "matmul", "metric", "tokenise"])
+def test_no_sample_of_a_real_long_computation_is_a_live_lock(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty samples in a row would be needed; none of twenty is one, from the imports on."""
+    if kind == "tokenise":
+        pytest.importorskip("tokenizers")
+    if kind == "max_autotune":
+        if shutil.which("g++") is None:
+            pytest.skip("without a C++ compiler")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    with busy(kind, tmp_path, LONG) as pid:
+        for _ in range(20):
+            assert sampled(tmp_path, pid).row != "live-lock"
+        assert proc.read_stat(pid).state not in ("Z", "X"), "it has computed all the time"

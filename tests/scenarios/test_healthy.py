@@ -126,7 +126,9 @@ for step in range(1, 61):
 """
 
 
-def hung_once(cwd: Path, source: str, limits: Mapping[str, str]) -> CompletedRun:
+def hung_once(
+    cwd: Path, source: str, limits: Mapping[str, str], *launcher: str, timeout_s: float = 200
+) -> CompletedRun:
     """A run of this script that ended well; `limits` take the place of parts of the fast ones."""
     config = write_fast_config(cwd)
     text = config.read_text()
@@ -134,22 +136,82 @@ def hung_once(cwd: Path, source: str, limits: Mapping[str, str]) -> CompletedRun
         text = text.replace(usual, short)
     config.write_text(text)
     (cwd / "train.py").write_text(source)
-    options = ("--config", str(config), "--", sys.executable, str(cwd / "train.py"))
-    return run_wtrain("run", *options, cwd=cwd, timeout_s=200).check(0)
+    options = ("--config", str(config), "--", sys.executable, *launcher, str(cwd / "train.py"))
+    return run_wtrain("run", *options, cwd=cwd, timeout_s=timeout_s).check(0)
+
+
+LIVE_LOCK_LIMITS = {
+    "busy_s: 600": "busy_s: 4\n  learnt_hard_floor_s: 4",
+    "patience:\n": "patience:\n  live_lock_s: 8\n",
+}
 
 
 @pytest.mark.timeout(240)
 def test_a_live_lock_ends_and_a_metric_that_takes_as_long_does_not(tmp_path: Path) -> None:
     """Both keep one core busy, in one function, over the hard limit; with shortened limits."""
-    limits = {
-        "busy_s: 600": "busy_s: 4\n  learnt_hard_floor_s: 4",
-        "patience:\n": "patience:\n  live_lock_s: 8\n",
-    }
-    run = hung_once(tmp_path, LOCKS, limits)
+    run = hung_once(tmp_path, LOCKS, LIVE_LOCK_LIMITS)
     stall = run.only("stall_declared")
     assert stall["basis"] == "live-lock", run.describe()
     assert "wait_for_nobody (train.py:10)" in stall["why"]["because"][-1]["names"]
     assert [one["kind"] for one in run.of_type("noticed")].count("live-lock") == 1
+
+
+RANKS = """
+import os, time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+first = not os.path.exists("locked")
+dist.barrier()
+def wait_for(name):
+    while not os.path.exists(name):
+        pass
+def steps(number):
+    for _ in range(number):
+        optimizer.zero_grad()
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        time.sleep(0.05)
+def late():
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        sum(number * number for number in range(1000))
+    open("made", "w").close()
+steps(30)
+if first:
+    late() if rank == 0 else wait_for("made")
+    steps(10)
+    dist.barrier()
+    open("locked", "w").close()
+    if rank in SPINNING:
+        wait_for("never")
+    dist.all_reduce(torch.ones(1))
+steps(10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("spinning", [(0, 1), (2,)], ids=["all-of-two", "one-of-four"])
+def test_ranks_that_ask_for_ever_are_a_live_lock_and_those_that_await_a_late_one_are_not(
+    spinning: tuple[int, ...], tmp_path: Path
+) -> None:
+    """All in one loop at one line, or one while the others wait for it in a collective."""
+    source = RANKS.replace("SPINNING", str(spinning))
+    count = 2 if len(spinning) == 2 else 4
+    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}")
+    run = hung_once(tmp_path, source, LIVE_LOCK_LIMITS, *launcher, timeout_s=400)
+    stall = run.only("stall_declared")
+    assert stall["basis"] == "live-lock", run.describe()
+    assert [one["kind"] for one in run.of_type("noticed")].count("live-lock") == 1
+    assert "wait_for (train.py:12)" in stall["why"]["because"][-1]["names"]
+    explained = run.of_type("stall_explained")[-1]["explanation"]
+    assert explained["root"]["who"]["rank"] in spinning, explained
+    because = explained["because"]  # a machine under load may be named
+    assert because is None or because["family"] != "healthy-slow", "asking is no work"
 
 
 HELD = """

@@ -20,6 +20,7 @@ _VERSIONS = {
     "wandb": ((0, 18), (1, 0), ("0.18.7", "0.31.0")),
     "tqdm": ((4, 60), (5, 0), ("4.66.6", "4.70.1")),
     "keras": ((3, 0), (4, 0), ("3.15.1",)),
+    "tensorflow": ((2, 16), (3, 0), ("2.21.0",)),
     "celery": ((5, 2), (6, 0), ("5.2.7", "5.7.0")),
     "python": ((3, 8), (3, 15), ("3.11.7",)),
 }
@@ -49,6 +50,7 @@ _MODULES = {
     # Not tqdm.std: while that is imported tqdm does not yet know its own version.
     "tqdm": ("tqdm", "tqdm"),
     "keras": ("keras", "keras"),
+    "tensorflow": ("tensorflow", "tensorflow"),
     "celery.signals": ("celery", "celery"),
     "argparse": ("argparse", "python"),
 }

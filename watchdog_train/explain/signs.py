@@ -221,7 +221,7 @@ class Scene:
             "forked": process.forked,
             "spawned": process.forked is False,
             "idle": is_idle_process(process.threads) or is_idle_worker(process.threads),
-            "changed": process.changed,
+            "changed": process.changed and process.asks is None,  # a loop that asks is no work
             "steady": process.changed is False,
             "busy": cpu is not None and cpu >= BUSY_CPU_SHARE,
             "flat": cpu is not None and cpu < FLAT_CPU_SHARE,

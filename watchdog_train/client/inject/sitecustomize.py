@@ -39,6 +39,7 @@ class _Finder(object):
             "safetensors",
             "tqdm",
             "keras",
+            "tensorflow",
             "wandb",
             "watchdog_train",
         )
