@@ -58,16 +58,6 @@ def test_work_that_looks_like_a_hang(program: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
-def test_steps_that_sleep(tmp_path: Path) -> None:
-    """Steps that only wait teach their own length, and are left in peace."""
-    config = write_fast_config(tmp_path)
-    command = program_command("sleeping_steps.py", "--sleep-s", "2", "--steps", "12")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
-    assert_never_killed(run)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_steps_that_sleep_30_s(tmp_path: Path) -> None:
     """With the default settings a step that only waits for 30 s is left in peace."""
