@@ -51,6 +51,6 @@ def test_a_few_hundred_hours() -> None:
     delays = told["delays"]
     assert delays["before the third step"]["detectors"]["ours"]["median_s"] <= 180
     fast = delays["steps of up to 2 s"]["detectors"]
-    assert fast["ours"]["median_s"] <= 45
+    assert fast["ours"]["median_s"] <= 120  # a wait of unknown kind gets 75 s
     assert fast["proven"]["median_s"] <= 20
     assert delays["steps of 20 to 60 s"]["detectors"]["ours"]["median_s"] <= 300

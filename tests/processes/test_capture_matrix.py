@@ -209,7 +209,7 @@ print("ready", flush=True)
 time.sleep(600)
 """
 STRANGER_COLLECTS = """
-import os, sys
+import os, sys, psutil
 from watchdog_train.evidence import answers, collect, manual
 from watchdog_train.evidence.request import read_request
 request = read_request(__import__("pathlib").Path(sys.argv[1]))

@@ -342,7 +342,7 @@ from watchdog_train.client import training_settings
 def there():
     return True
 backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=there))
-training_settings._without_device("cpu-not-mps", types.SimpleNamespace(backends=backends))
+training_settings._without_mps(types.SimpleNamespace(backends=backends))
 weight = torch.nn.Parameter(torch.zeros(1))
 torch.optim.SGD([weight]).step()
 print(json.dumps([torch.backends.mps.is_available(), backends.mps.is_available()]))

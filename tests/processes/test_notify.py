@@ -199,7 +199,8 @@ def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> N
         url = sink.url.replace(f"mia:{SECRET}@", "")
         args = ("run", "--on-crash", "stop", "--notify", url)
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
-    told = run.of_type("notified")
-    assert [said["sent"] for said in told] == [False, False]  # of the crash, and of the end
-    assert all("no answer within" in sentence(said["why"]) for said in told)
+    told = run.of_type("notified")  # a fast machine tells the crash and the end in one message
+    assert {said["sent"] for said in told} == {False}
+    assert all(" within 1" in sentence(said["why"]) for said in told)
+    assert told[-1]["mono"] - run.only("run_finished")["mono"] < 60
     assert "nobody was told on http #1" in run.stderr

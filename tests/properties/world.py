@@ -169,7 +169,7 @@ class World(Machine):
             self.now = 10.0
         self._forget()
         self.dies_after = None
-        boot_id = "b2" if rebooted else self.state.boot_id
+        boot_id = f"{self.state.boot_id}+" if rebooted else self.state.boot_id
         self.record(
             e.Adopted(
                 pid=self.supervisor, start=1, boot_id=boot_id, previous_pid=1, why=said("gone")

@@ -18,9 +18,8 @@ def test_demo_tells_the_whole_story(tmp_path: Path) -> None:
     assert told.seconds < 120
     story = (
         "training is at step",
-        "suspected",
         "STALL",
-        "stuck: worker",
+        "waiting for a",
         "killing",
         "checkpoint chosen",
         "setting changed: num-workers-0",

@@ -58,16 +58,6 @@ def test_work_that_looks_like_a_hang(program: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
-def test_steps_that_sleep(tmp_path: Path) -> None:
-    """Steps that only wait teach their own length, and are left in peace."""
-    config = write_fast_config(tmp_path)
-    command = program_command("sleeping_steps.py", "--sleep-s", "2", "--steps", "12")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
-    assert_never_killed(run)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_steps_that_sleep_30_s(tmp_path: Path) -> None:
     """With the default settings a step that only waits for 30 s is left in peace."""
@@ -327,8 +317,9 @@ def test_a_training_that_others_starve(tmp_path: Path) -> None:
         run = running.snapshot()
         assert_never_killed(run)
         assert not run.of_type("suspected"), run.describe()
-        newest = json.loads((run.run_dir / "trace.jsonl").read_bytes().splitlines()[-1])
-        assert newest["cpu_wait_s"] > 5, "it was not starved: nothing is tested"
+        lines = map(json.loads, (run.run_dir / "trace.jsonl").read_bytes().splitlines())
+        waited_s = max(line.get("cpu_wait_s", 0.0) for line in lines)
+        assert waited_s > 5, "it was not starved: nothing is tested"
         for _ in range(2):
             running.send(signal.SIGTERM)
         running.result(90)

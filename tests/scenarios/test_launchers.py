@@ -212,6 +212,7 @@ def test_a_terminal_shows_what_it_shows_without_us(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not bin_path("uv").exists(), reason="uv is not installed")
 @pytest.mark.timeout(150)
 def test_uv_run_torchrun(tmp_path: Path) -> None:
     """A wrapper before the launcher changes nothing of all this."""

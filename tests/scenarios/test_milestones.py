@@ -27,7 +27,7 @@ detection:
   window_s: 0.5
   quiet_windows: 3
   silence_s: 5
-patience: {proven_early_s: 6, unknown_early_s: 6, cost_most_s: 6, poll_s: 6}
+patience: {proven_early_s: 6, unknown_s: 6, unknown_early_s: 6, cost_most_s: 6, poll_s: 6}
 stopping: {hang_grace_s: 1}
 recovery: {backoff_first_s: 0.2}
 """

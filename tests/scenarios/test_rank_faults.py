@@ -89,14 +89,10 @@ MISMATCH = ("collective-mismatch", "gloo-timeout")
 GIL, LOADER, SAVE = ("gil-deadlock",), ("dataloader-worker-stuck",), ("rank-left-early",)
 HANGS = (
     Hang("receive", "spawn", families=MISMATCH, surely=False),
-    Hang("receive", "torchrun", families=MISMATCH, surely=False, marks=(SLOW,)),
     Hang("sleep", "spawn", marks=(SLOW,)),
     Hang("leave", "torchrun", families=MISMATCH, surely=False, marks=(SLOW,)),
-    Hang("leave", "spawn", families=MISMATCH, surely=False, marks=(SLOW,)),
-    Hang("hold-gil", "torchrun", families=GIL, marks=(SLOW,)),
     Hang("hold-gil", "spawn", families=GIL, marks=(SLOW,)),
     Hang("worker", "torchrun", ("--workers", "1"), workers=2, families=LOADER, marks=(SLOW,)),
-    Hang("worker", "spawn", ("--workers", "1"), workers=2, families=LOADER, marks=(SLOW,)),
     Hang("hang-in-save", "torchrun", families=SAVE, culprit=0, marks=(SLOW,)),
 )
 
@@ -130,13 +126,9 @@ def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
 
 
 CRASHES = (
-    pytest.param("die-in-save", "spawn", id="die-in-save-spawn", marks=SLOW),
     pytest.param("die-in-save", "torchrun", id="die-in-save-torchrun", marks=SLOW),
-    pytest.param("fail", "torchrun", id="fail-torchrun", marks=SLOW),
     pytest.param("fail", "spawn", id="fail-spawn", marks=SLOW),
     pytest.param("die", "torchrun", id="die-torchrun", marks=SLOW),
-    pytest.param("die", "spawn", id="die-spawn", marks=SLOW),
-    pytest.param("exit", "torchrun", id="exit-torchrun", marks=SLOW),
     pytest.param("exit", "spawn", id="exit-spawn", marks=SLOW),
 )
 

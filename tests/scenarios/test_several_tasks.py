@@ -221,7 +221,8 @@ def test_a_stop_of_one_task_stops_all(tmp_path: Path, how: str) -> None:
     else:
         wait_until(lambda: of_type(leader(tmp_path), "machine_heard"), 60, "they know each other")
         listed = run_wtrain("ps", cwd=tmp_path)
-        assert "1/2 slurm" in listed.stdout, listed.describe()
+        assert "0/2 slurm" in listed.stdout, listed.describe()
+        assert "1/2 slurm" not in listed.stdout, "one line a job"
         name = runs(tmp_path)[1].name
         assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
     text = ended(job, 77)
@@ -278,6 +279,8 @@ def test_a_silent_agent_costs_nothing_while_ranks_make_steps(tmp_path: Path) -> 
         "the rank that is heard makes steps while the other is not heard",
     )
     os.kill(agent, signal.SIGCONT)
+    heard = "it is heard again, so a stop reaches it"
+    wait_until(lambda: len(of_type(leader(tmp_path), "machine_heard")) > 1, 60, heard)
     assert run_wtrain("stop", cwd=tmp_path, timeout_s=90).returncode == 0
     text = ended(job, 77)
     log = leader(tmp_path)

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_the_newest_version_is_the_one_that_all_tests_run_on(library: str) -> No
     name = re.escape(library).replace("_", "[-_]")
     pinned = re.search(rf"(?mi)^{name}==(\S+)", pins)
     assert pinned is None or pinned[1] == NEWEST[library]
-    if pinned is not None:
+    if pinned is not None and find_spec(library) is not None:
         assert version(library).partition("+")[0] == NEWEST[library]
 
 
