@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.nodes import JOB, Place, start_nodes
+from tests.nodes import JOB, Launch, Place, c10d, start_nodes
 from tests.support import RunningWtrain
 
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
@@ -38,9 +38,11 @@ class Network:
             for number, (name, address) in enumerate(zip(self.names, ADDRESSES, strict=True))
         ]
 
-    def start(self, cwd: Path, *program: str, job: str = JOB) -> list[RunningWtrain]:
+    def start(
+        self, cwd: Path, *program: str, job: str = JOB, launch: Launch = c10d
+    ) -> list[RunningWtrain]:
         """A job of these two nodes."""
-        return start_nodes(cwd, *program, at=self.places(), port=29500, job=job)
+        return start_nodes(cwd, *program, at=self.places(), port=29500, job=job, launch=launch)
 
     def cut(self) -> None:
         _ip("-n", self.names[1], "link", "set", self.names[1], "down")

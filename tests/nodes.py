@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,19 @@ def places(*, hosts: bool = True) -> list[Place]:
     return [Place(tuple(own_host(number)) if hosts else ()) for number in range(NODES)]
 
 
+Launch = Callable[[int, Sequence[Place], int], Sequence[str]]
+"""How node `number` of these starts its ranks, which meet at this port of the first."""
+
+
+def c10d(number: int, at: Sequence[Place], port: int) -> Sequence[str]:
+    """By a torchrun to which torch gives the numbers of its ranks."""
+    return (
+        *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint={at[0].address}:{port}"),
+        f"--local-addr={at[number].address}",
+    )
+
+
 def start_nodes(
     cwd: Path,
     *program: str,
@@ -75,8 +88,9 @@ def start_nodes(
     options: tuple[str, ...] = (),
     ask_s: int = 10,
     job: str = JOB,
+    launch: Launch = c10d,
 ) -> list[RunningWtrain]:
-    """A job of two nodes; its torchruns meet at this port of the first, or at one free now."""
+    """A job of two nodes; their launchers meet at this port of the first, or at one free now."""
     at = places() if at is None else at
     port = free_port() if port is None else port
     meet = f"tcp://{at[0].address}:{free_port()}"
@@ -87,9 +101,7 @@ def start_nodes(
             cwd,
             *("run", "--config", str(config), "--resume-arg", "--resume {checkpoint}", *options),
             *("--nodes", str(NODES), "--node-rank", str(number), "--coordination", meet, "--"),
-            *(str(bin_path("torchrun")), f"--nnodes={NODES}", "--nproc-per-node=2"),
-            *("--rdzv-backend=c10d", f"--rdzv-endpoint={at[0].address}:{port}"),
-            *(f"--local-addr={place.address}", str(script), *program),
+            *(*launch(number, at, port), str(script), *program),
         )
         for number, place in enumerate(at)
     ]

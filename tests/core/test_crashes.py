@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.core.test_first_failure import gone
 from tests.core.test_ladder import history, step
 from tests.support import REPOSITORY
 from watchdog_train.core.diagnosis.crash import (
@@ -345,3 +346,14 @@ def test_without_a_traceback_the_last_line_is_the_message() -> None:
     fact = crash_of(Evidence(why="crash", exit=exit_, logs=logs), (), gpu_shared=False)
     assert fact is not None
     assert crash_words(fact) == "the training exited with code 3: no license"
+
+
+@pytest.mark.parametrize(
+    "line", ["=" * 60, "[rank2]: RuntimeError: Connection closed by peer [10.99.0.2]:30893"]
+)
+def test_a_launchers_report_and_another_ranks_line_are_no_message(line: str) -> None:
+    ended = gone(3, 100.0, code=3)
+    logs = (LogText(source="stderr.log", lines=("epoch 3", line)),)
+    fact = crash_of(Evidence(why="crash", processes=(ended,), logs=logs), (), gpu_shared=False)
+    assert fact is not None
+    assert crash_words(fact) == "rank 3 exited with code 3 at step 25"

@@ -12,6 +12,8 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation, Record, StartJoint, TreeSight, Wait
+from watchdog_train.core.answers import bring_home
+from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Signs
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
@@ -79,6 +81,18 @@ def look(at: float, *, silent_s: float = 0.0, **changes: Any) -> Observation:
     return msgspec.structs.replace(seen, trees=(*seen.trees, other))
 
 
+def asks(silent: tuple[str, ...] = ()) -> State:
+    """A stall with evidence of all that are heard, before anything is ended."""
+    heard = [host for host in BOTH if host not in silent]
+    lost = [e.MachineLost(where=host, why=said("silent")) for host in silent]
+    events = [
+        msgspec.structs.replace(one, where=host)
+        for one in (b.collecting(), b.collected())
+        for host in heard
+    ]
+    return training(*lost, b.stall(), *events)
+
+
 def given_up(action: Any) -> e.GivenUp:
     assert isinstance(action, Record)
     event = action.events[-1]
@@ -131,9 +145,14 @@ def test_a_machine_that_has_not_come_is_waited_for_and_has_no_name() -> None:
 
 def test_the_evidence_of_all_machines_is_read_together() -> None:
     """While it is read nothing is planned; without an answer the job goes on, and says so."""
-    started = explain_together(look(5.0), node(), POLICY)
-    assert isinstance(started, StartJoint)
-    assert started.bundles == (OURS, THEIRS)
+    for state in (asks(), node()):
+        started = decide(look(5.0), state, POLICY, {})
+        assert isinstance(started, StartJoint), "before the first signal"
+        assert started.bundles == (OURS, THEIRS)
+        assert isinstance(decide(look(5.0, running=frozenset({"joint"})), state, POLICY, {}), Wait)
+    partly = explain_together(look(5.0), asks(("node1",)), POLICY)
+    assert isinstance(partly, StartJoint)
+    assert partly.bundles == (OURS,)
     reads = look(5.0, running=frozenset({"joint"}))
     assert isinstance(explain_together(reads, node(), POLICY), Wait)
     failed = JointAnswer(explanation=None, problem="it left no answer")
@@ -144,6 +163,14 @@ def test_the_evidence_of_all_machines_is_read_together() -> None:
     assert "it left no answer" in why_text(event.why)
     assert explain_together(look(5.0), node(event), POLICY) is None
     assert explain_together(look(5.0), node(diagnosed(found(1), "n1")), POLICY) is None
+    seen = look(5.0)
+    mine = msgspec.structs.replace(seen.trees[0], evidence=b.result(explanation=found(0)))
+    other = msgspec.structs.replace(seen.trees[1], running=frozenset({"evidence"}))
+    brought = msgspec.structs.replace(seen, trees=(mine, other))
+    home = bring_home(brought, training(b.stall(), b.collecting()), POLICY, {})
+    assert isinstance(home, Record)
+    (word,) = home.events
+    assert isinstance(word, e.EvidenceCollected), "no explanation of one machine alone"
     alone = b.running(b.stall(), b.collecting(), b.collected(), b.exited(1), e.TreeGone())
     assert explain_together(b.observation(b.sample(5.0)), alone, POLICY) is None
 

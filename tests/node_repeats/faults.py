@@ -94,7 +94,7 @@ def _hang(case: Case) -> list[str]:
         root = event["explanation"]["root"]
         culprit = root["who"] if root else {}
         because = event["explanation"]["because"] or {}
-        if event["tasks"] and culprit.get("rank") not in (None, rank):
+        if culprit.get("rank") not in (None, rank):
             problems.append(f"rank {rank} hangs, and the explanation names {culprit}")
         case.notes.append(f"named: {culprit.get('rank')} ({because.get('family')})")
     if not [e for log in logs(case.cwd).values() for e in of_type(log, "stall_declared")]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from tests.led import (
     runs,
     wait_for_step,
 )
-from tests.nodes import KEY, NODES, ended, own_host, places, start_nodes
+from tests.nodes import KEY, NODES, Launch, Place, ended, own_host, places, start_nodes
 from tests.scenarios.checks import assert_blames
 from tests.support import (
     EXAMPLES,
     Event,
     RunningWtrain,
+    bin_path,
     free_port,
     of_type,
     run_directories,
@@ -94,7 +96,7 @@ def test_a_hang_on_one_node_begins_again_on_both(tmp_path: Path, network: Networ
     assert_met_anew(tmp_path, text)
     assert_finished(job, 2, text)
     log = leader(tmp_path)
-    (diagnosed,) = [one for one in of_type(log, "stall_explained") if one["tasks"]]
+    (diagnosed,) = of_type(log, "stall_explained")
     assert diagnosed["host"] == "node-1", text
     assert_blames(diagnosed, 3, ("rank-left-early",), surely=True)
     shown = run_wtrain("status", "--json", log[0]["run_id"], cwd=tmp_path).json()
@@ -109,6 +111,49 @@ def test_a_crash_on_one_node_begins_again_on_both(tmp_path: Path) -> None:
     assert_one_plan(tmp_path, text)
     assert_met_anew(tmp_path, text)
     assert_finished(job, 2, text)
+
+
+def torchrun(number: int, at: Sequence[Place], port: int) -> Sequence[str]:
+    """With numbers that the user gives."""
+    where = (f"--node-rank={number}", f"--master-addr={at[0].address}", f"--master-port={port}")
+    return (str(bin_path("torchrun")), f"--nnodes={NODES}", *where, "--nproc-per-node=2")
+
+
+def accelerate(number: int, at: Sequence[Place], port: int) -> Sequence[str]:
+    return (
+        *(str(bin_path("accelerate")), "launch", "--multi_gpu", f"--num_machines={NODES}"),
+        *(f"--machine_rank={number}", f"--num_processes={2 * NODES}", "--mixed_precision=no"),
+        *(f"--main_process_ip={at[0].address}", f"--main_process_port={port}"),
+        "--dynamo_backend=no",
+    )
+
+
+def deepspeed(number: int, at: Sequence[Place], port: int) -> Sequence[str]:
+    return (
+        *(str(bin_path("deepspeed")), "--hostfile=hostfile", "--no_ssh", "--no_local_rank"),
+        *(f"--node_rank={number}", f"--master_addr={at[0].address}", f"--master_port={port}"),
+    )
+
+
+@pytest.mark.parametrize("fault", ["hang", "crash"])
+@pytest.mark.parametrize("launch", [torchrun, accelerate, deepspeed])
+def test_another_launcher_of_two_nodes(
+    tmp_path: Path, network: Network, launch: Launch, fault: str
+) -> None:
+    """It begins again on both nodes, and one explanation names the rank that failed."""
+    library = launch.__name__
+    if launch is not torchrun and importlib.util.find_spec(library) is None:
+        pytest.skip(f"NOT RUN: {library} is not installed")
+    (tmp_path / "hostfile").write_text("".join(f"node-{n} slots=2\n" for n in range(NODES)))
+    job = network.start(tmp_path, "--fault", fault, launch=launch)
+    text = ended(job, 0, 0, timeout_s=500)
+    assert_one_plan(tmp_path, text)
+    assert_finished(job, 2, text)
+    (told,) = of_type(leader(tmp_path), "stall_explained")
+    assert told["explanation"]["root"]["who"]["rank"] == 3, text
+    said = job[0].result(1).stderr
+    assert fault == "hang" or said.count("CRASH 0001") == 1, said
+    wait_until(lambda: not network.pids().strip(), 20, "nothing lives in either namespace")
 
 
 def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
         # Without ZeRO the model states hold the optimizer; with it the shards come after them.
         doubts.append(f"no optimizer shards, and {POINTER} does not say that the save has ended")
     parts = torch_zip.parts(path, files, limits)
-    why = f"all {count} optimizer shards and the model are there"
+    shards = f"all {count} optimizer shards and " if count else ""
+    why = f"{shards}the model {'are' if count else 'is'} there"
     return of_parts(parts, limits.level, why, doubts)
 
 

@@ -27,8 +27,8 @@ def answer(request: JointRequest) -> JointAnswer:
     read = ((path, evidence_in(Path(path))) for path in request.bundles)
     found = {path: evidence for path, evidence in read if evidence is not None}
     there = list(found)
-    if len(there) < 2:
-        return JointAnswer(explanation=None, problem="fewer than two bundles can be read")
+    if not there:
+        return JointAnswer(explanation=None, problem="no bundle can be read")
     try:
         rules = load_rules(request.rules_dirs)
     except WtrainError:

@@ -56,8 +56,10 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         ordered = sorted(verdict.lost, key=lambda at: _weight(graph, at, verdict))
         found = [standstill(graph, at, situation) for at in ordered]
         others = [one for one in found[1:] if not _same(found[0], one)]
-        if others and all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found):
-            also = (found[0], *others)[:_ALSO_CAP]  # each waits for the others: nobody is the root
+        among = all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found)
+        if among and (others or graph.unseen()):  # one is missing, and none of these the root
+            also = (found[0], *others)[:_ALSO_CAP]
+            alike = tuple(one.who for one in found[1:] if _same(found[0], one))
         else:
             head, root = ordered[0], found[0]
             alike = tuple(one.who for one in found[1:] if _same(root, one))

@@ -331,7 +331,7 @@ def stall_section(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
         )
     if found is not None:
-        if stall.crash is None and (found.root is not None or found.knot):
+        if stall.crash is None and found.tells:
             told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
         if stall.crash is None or found.because is not None:
             rows.append(("cause", clean(because(found), 1000) or "not known"))

@@ -77,8 +77,13 @@ def sentences(found: x.Explanation) -> tuple[str, ...]:
 
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
     """The members of a deadlock, who waits for whom, and what is unknown."""
-    also = (_sentence(who_words(one.who), one, several=False) for one in found.also[:_SHOWN])
-    return (*_threads(found), *also, *_knot(found), *_victims(found), *_unknown(found))
+    return (*_threads(found), *_also(found), *_knot(found), *_victims(found), *_unknown(found))
+
+
+def _also(found: x.Explanation) -> Iterable[str]:
+    for number, one in enumerate(found.also[:_SHOWN]):
+        alike = found.alike if found.root is None and number == 0 else ()
+        yield _sentence(_names((one.who, *alike)), one, several=bool(alike))
 
 
 def what_happened(found: x.Explanation) -> str:

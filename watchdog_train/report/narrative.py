@@ -99,7 +99,10 @@ def _evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             if event.why != "crash":
                 number = f"{event.captured} of {words.count(len(event.processes), 'process')}, "
             lines = []
-            if event.crash is not None:
+            of_another = (  # whose machine ended later: it may only have lost its peer
+                event.why == "crash" and state.attempt and state.attempt.end.host != event.host
+            )
+            if event.crash is not None and not of_another:
                 head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
                 lines.append(f"{head}: {crash_words(event.crash)}")
             lines += [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]

@@ -118,13 +118,12 @@ def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     if of is not None and of.crash is not None:
         told = f"crashed: {crash_words(of.crash, _step(state))}"
         return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
-    known = found.root is not None or found.knot
-    if kind not in ("crash", "stall") or not (known or found.because):
+    if kind not in ("crash", "stall") or not (found.tells or found.because):
         return None
     if kind == "crash":
         told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"
         return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
-    told = what_happened(found) if known else because(found)
+    told = what_happened(found) if found.tells else because(found)
     return News(topic="stalled", line=clean(f"{at} {told}", LINE_CAP))
 
 

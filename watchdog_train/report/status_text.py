@@ -415,7 +415,7 @@ def stall_sentence(stall: StallRecord) -> str:
     if stall.crash is not None:
         return crash_words(stall.crash)
     found = stall.explanation
-    if found is not None and (found.root is not None or found.knot):
+    if found is not None and found.tells:
         return what_happened(found)
     if found is not None and found.because is not None:
         return because(found)

@@ -15,6 +15,7 @@ _OWN_CRASH = (4, 5, 6, 7, 8, 11)
 """SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: a process raises them by what it does."""
 _OOM_KILLED = re.compile(r"Killed process (?P<pid>\d{1,10})\b")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k|a|)sh\Z")
+_MARKED = re.compile(r"\[rank(\d{1,6})\]:")
 _SHOWN = 200
 
 
@@ -93,7 +94,7 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
         rank=end.rank,
         pid=end.pid,
         step=end.step,
-        said=_last_line(evidence.logs) if exception is None else "",
+        said=_last_line(evidence.logs, end.rank) if exception is None else "",
         gpu_shared=gpu_shared,
     )
 
@@ -120,7 +121,7 @@ def _of_the_whole(evidence: Evidence, command: Sequence[str], *, gpu_shared: boo
         signal=signal,
         sender=sender_of(signal, evidence.host) if signal is not None else None,
         rank=exception.rank if exception is not None else None,
-        said=_last_line(evidence.logs) if exception is None else "",
+        said=_last_line(evidence.logs, None) if exception is None else "",
         gpu_shared=gpu_shared,
     )
 
@@ -141,10 +142,14 @@ def named_path(fact: ExceptionFact) -> str | None:
     return match["path"] if match else None
 
 
-def _last_line(logs: Iterable[LogText]) -> str:
+def _last_line(logs: Iterable[LogText], rank: int | None) -> str:
+    """Empty where it is the ruler that ends a launcher's report, or is marked as another rank's."""
     of_errors = sorted(logs, key=lambda log: log.source != "stderr.log")
     lines = (line.strip() for log in of_errors[:1] for line in reversed(log.lines))
-    return next(filter(None, lines), "")[:_SHOWN]
+    last = next(filter(None, lines), "")
+    marked = _MARKED.match(last)
+    other = marked is not None and rank is not None and int(marked[1]) != rank
+    return last[:_SHOWN] if any(map(str.isalnum, last)) and not other else ""
 
 
 def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:

@@ -286,23 +286,24 @@ def take_over(task: int, dead: Machine, state: State, now: float) -> TakeOver | 
 
 
 def explain_together(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """One explanation of a hang from the evidence of all machines, before the next plan."""
+    """One explanation of a hang, from the evidence of all machines, before anything is done."""
     attempt = state.attempt
     stall = state.last_stall
-    if attempt is None or stall is None or stall.id != attempt.stall_id or not attempt.settled:
+    if attempt is None or stall is None or stall.why != "stall" or len(attempt.trees) < 2:
         return None
     if stall.joint or not stall.collected or stall.dir is None or JOINT in state.notices:
         return None
     wanted = set(roots_first(state, stall)[:MOST_JOINT])
     hosts = [each.host for each in attempt.trees if each.evidence == stall.id]
     hosts = [host for host in hosts if host == "" or host in wanted]
-    if len(hosts) < 2:
+    if not hosts:
         return None
     answer = observation.joint
     folders = {folder_of(stall.dir, host): host for host in hosts}
     if answer is None:
         if "joint" in observation.running:
-            return Wait(until=observation.now + LOOK_AGAIN_S)
+            stopping = state.stop is not None
+            return None if stopping else Wait(until=observation.now + LOOK_AGAIN_S)
         return StartJoint(bundles=tuple(folders))
     event: e.AnyEvent
     if answer.explanation is None:

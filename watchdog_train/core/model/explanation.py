@@ -223,13 +223,14 @@ class Explanation(Value):
     root: Standstill | None = None
     """None: the evidence does not tell, or a knot has no single one."""
     alike: tuple[Who, ...] = ()
-    """Others that do the same at the same place as the root."""
+    """Others that do the same at the same place as the root, or as the first of `also`."""
     through: Standstill | None = None
     """Where the root is a thread beside the deciding one: the deciding one, which waits for it."""
     threads: tuple[Standstill, ...] = ()
     """The threads of the root's process among which the one is that could end its wait."""
     also: tuple[Standstill, ...] = ()
-    """Further roots that do something else; which of them came first is not known."""
+    """Further roots that do something else; which of them came first is not known. Without a root:
+    ranks that wait for others, of which one is missing."""
     knot: tuple[Standstill, ...] = ()
     """A deadlock: each waits for another of these, and nobody else could end it."""
     victims: tuple[Victim, ...] = ()
@@ -239,6 +240,11 @@ class Explanation(Value):
     pointless: tuple[str, ...] = ()
     """Settings that are known to change nothing here: no experiment is made with them."""
     unknown: tuple[Unknown, ...] = ()
+
+    @property
+    def tells(self) -> bool:
+        """Whether it says who stands still."""
+        return self.root is not None or bool(self.knot or self.also)
 
     @property
     def family(self) -> str | None:
