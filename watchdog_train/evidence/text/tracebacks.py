@@ -17,6 +17,7 @@ _NOTEBOOK_FRAME = re.compile(
     r"(?:Cell In|Input In|In) ?\[\d{1,6}\])(?::(?P<line>\d{1,7})|, line (?P<cell>\d{1,7}))?,? in "
     r"(?P<name>[\w<>.]{1,200}|<cell line: \d+>)(?:\(.{0,2000})?\s*\Z"
 )
+_CELL = re.compile(r"(?P<file>(?:Cell |Input )In ?\[\d{1,6}\]), line (?P<line>\d{1,7})\s*\Z")
 _BOXED = re.compile(r".{0,20}?│ ?(?P<text>.*?)\s*│\s*\Z")
 _BOX_ENDS = re.compile(r".{0,20}?[╰└]─{4,}")
 _BOXED_FRAME = re.compile(
@@ -56,7 +57,10 @@ def is_headless(line: str) -> bool:
 def notebook_frame(line: str) -> tuple[str, str, str | None] | None:
     """Function, file and line of a frame as IPython prints it."""
     match = _NOTEBOOK_FRAME.match(line) if " in " in line else None
-    return (match["name"], match["file"], match["line"] or match["cell"]) if match else None
+    if match is not None:
+        return match["name"], match["file"], match["line"] or match["cell"]
+    match = _CELL.match(line)
+    return ("<module>", match["file"], match["line"]) if match else None
 
 
 def boxed(line: str) -> str | None:
