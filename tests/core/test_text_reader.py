@@ -121,6 +121,42 @@ def test_every_format_gives_the_main_threads_frames(text, names):
     assert innermost(text) == names
 
 
+PADDLE = """\
+--------------------------------------
+C++ Traceback (most recent call last):
+--------------------------------------
+0   paddle::imperative::BasicEngine::Execute()
+1   paddle::imperative::Reducer::FusedAllReduceSchedule(int, paddle::imperative::Group&, int)
+2   ncclAllReduce
+
+----------------------
+Error Message Summary:
+FatalError: `{signal}` is detected by the operating system.
+"""
+ABSEIL = """\
+*** {signal} received at time=1781120410 on cpu 3 ***
+PC: @     0x7f2c11  (unknown)  epoll_wait
+    @     0x7f2c12   3456  absl::lts_2023::AbslFailureSignalHandler()
+    @     0x7f2c13  (unknown)  xla::WaitForAll()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "from_outside", "own", "names"),
+    [
+        (PADDLE, "Termination signal", "Segmentation fault", ["ncclAllReduce", "paddle::imperative::Reducer::FusedAllReduceSchedule"]),
+        (ABSEIL, "SIGTERM", "SIGSEGV", ["epoll_wait", "absl::lts_2023::AbslFailureSignalHandler"]),
+    ],
+    ids=["paddle", "abseil"],
+)  # fmt: skip
+def test_a_native_stack_counts_where_somebody_else_ended_the_process(
+    text, from_outside, own, names
+):
+    """Of a crash it shows where the process failed, not where it waited."""
+    assert innermost(text.replace("{signal}", from_outside))[:2] == names
+    assert not read_text(text.replace("{signal}", own)).dumps
+
+
 TRACEBACKS = {
     "IPython": """\
 KeyboardInterrupt                         Traceback (most recent call last)

@@ -31,10 +31,12 @@ _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
     r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
     r"#\d+ .*|\(gdb\).*|--Type <.*|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
-    r"no stack: .*|Call graph:|-{4}|(?:Process|Path|Load Address|Identifier|Version|Code Type|"
+    r"no stack: .*|Call graph:|-{4,}|(?:Process|Path|Load Address|Identifier|Version|Code Type|"
     r"Platform|Parent Process|Target Type|Date/Time|Launch Time|OS Version|Report Version|"
     r"Analysis Tool|Physical footprint[\w ()]*): .*)\s*\Z"
 )
+_STOPPED = re.compile(r"\*\*\* SIG(?:TERM|INT|QUIT|HUP|USR[12])\b|`Termination signal`")
+"""Only then a C++ stack shows where the process was, and not where it failed."""
 _MARKS = ("->", "--")
 """Before the line of source at which IPython's frame stands."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
@@ -108,7 +110,12 @@ def read_text(text: str) -> Reading:
         stream.close()
         log += stream.returned()
     return Reading(
-        dumps=tuple(dump for stream in streams.values() for dump in stream.dumps),
+        dumps=tuple(
+            dump
+            for stream in streams.values()
+            for dump in stream.dumps
+            if dump.tool != "C++" or _STOPPED.search(text)
+        ),
         raised=tuple(
             sorted((r for s in streams.values() for r in s.raised), key=lambda r: r.at_line)
         ),

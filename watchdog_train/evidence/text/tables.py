@@ -19,7 +19,9 @@ _AUX_ROW = re.compile(
     r"\S+\s+\d{1,10}\s+\d{1,5}\.\d\s+\d{1,3}\.\d\s+\d+\s+\d+\s+\S+\s+[RSDTtZXI][<NLsl+]{0,5}\s+\S+\s+\d+:"
 )
 _EF = "UID PID PPID C STIME TTY TIME CMD"
-_PS = re.compile(r"\bps\s+(?:.{0,100}?-\w{0,5}o[ =]?(?P<columns>[\w:,%=]{3,200})|(?P<style>-?\w{1,8}))")
+_PS = re.compile(
+    r"\bps\s+(?:.{0,100}?-\w{0,5}o[ =]?(?P<columns>[\w:,%=]{3,200})|(?P<style>-?\w{1,8}))"
+)
 _ASKED = {"PCPU": "%CPU", "C": "", "STATUS": "STAT"}
 _STATUS_FIELD = re.compile(
     r"\s*(?P<key>Name|State|Pid|PPid|wchan|WCHAN|Wchan|syscall|VmRSS|cpu|CPU)\s*[:=]\s*(?P<value>\S.*)"
