@@ -31,6 +31,12 @@ _LAUNCHER_TELLS = re.compile(
 """torchrun 2.13: `failed (exitcode: -9) local_rank: 1 (pid: 42)`, `exitcode  : -9 (pid: 42)`."""
 
 
+_FIRST_OBSERVED = re.compile(
+    r"Root Cause \(first observed failure\):(?:\n.*){1,4}?\n\s*rank\s*: (?P<rank>\d{1,6})\b.*"
+    r"\n\s*exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,10})\)"
+)
+
+
 class FirstFailure(Value):
     """The ranks that ended badly first, more than one where their order is not known."""
 
@@ -84,6 +90,15 @@ def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, int], int]:
         for match in _LAUNCHER_TELLS.finditer(line):
             found.setdefault((part, int(match["pid"])), int(match["code"]))
     return found
+
+
+def first_observed(logs: Iterable[LogText]) -> tuple[int, int, int] | None:
+    """Rank, pid and exit code of the first failure, where torchrun's summary names it."""
+    for log in logs:
+        match = _FIRST_OBSERVED.search("\n".join(log.lines[-LINES_READ:]))
+        if match:
+            return int(match["rank"]), int(match["pid"]), int(match["code"])
+    return None
 
 
 def _completed(end: RankEnd, status: int | None) -> RankEnd:

@@ -193,7 +193,8 @@ _FRAME_SAMPLE = re.compile(
     r"[\s+!:|]*\d{1,8} (?P<name>\S.*?)\s+\(in (?P<library>[^)]{1,200})\).*\Z"
 )
 _FRAME_CPP = re.compile(
-    r"\s*(?:(?:PC: )?@\s+0x[0-9a-f]+\s+(?:\d+\s+)?(?:\(unknown\)\s+)?|\d{1,3}\s{2,4})(?P<name>[A-Za-z_~].*?)\s*\Z"
+    r"\s*(?:(?:PC: )?@\s+0x[0-9a-f]+\s+(?:\d+\s+)?(?:\(unknown\)\s+)?|\d{1,3}\s{2,4})"
+    r"(?P<name>[A-Za-z_~].*?)\s*\Z"
 )
 _CPP_ARGUMENTS = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?\Z")
 
