@@ -207,8 +207,11 @@ def _end_of_all(evidence: Evidence) -> x.Standstill | None:
     return x.Standstill(who=x.Who(pid=pid, role="rank", rank=rank), doing=doing)
 
 
-def raised_by_rank(evidence: Evidence, rank: int | None, line: str) -> x.Standstill | None:
-    """Where no process is known, but a rank's exception is in the line that names the cause."""
+def told_end(evidence: Evidence, rank: int | None, line: str) -> x.Standstill | None:
+    """Where no process is known, but the line that names the cause has a rank's exception.
+
+    Otherwise the first failure as a launcher tells it.
+    """
     for fact in evidence.exceptions:
         if fact.rank is not None and fact.rank == rank and fact.message[:_TOLD] in line:
             return x.Standstill(
@@ -217,7 +220,15 @@ def raised_by_rank(evidence: Evidence, rank: int | None, line: str) -> x.Standst
                 own=_place(fact.own),
                 at=_place(fact.raised),
             )
-    return None
+    told = first_observed(evidence.logs)
+    if told is None:
+        return None
+    return x.Standstill(
+        who=x.Who(pid=told[1] or None, role="rank", rank=told[0]),
+        doing=x.End(
+            code=told[2] if told[2] >= 0 else None, signal=-told[2] if told[2] < 0 else None
+        ),
+    )
 
 
 def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.ExplanationKind:

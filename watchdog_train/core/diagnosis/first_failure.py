@@ -35,6 +35,11 @@ _FIRST_OBSERVED = re.compile(
     r"Root Cause \(first observed failure\):(?:\n.*){1,4}?\n\s*rank\s*: (?P<rank>\d{1,6})\b.*"
     r"\n\s*exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,10})\)"
 )
+_NOTICED = re.compile(
+    r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) .{0,100}"
+    r"exited on signal (?P<signal>\d{1,2})\b"
+)
+"""Of Open MPI's mpirun."""
 
 
 class FirstFailure(Value):
@@ -93,11 +98,15 @@ def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, int], int]:
 
 
 def first_observed(logs: Iterable[LogText]) -> tuple[int, int, int] | None:
-    """Rank, pid and exit code of the first failure, where torchrun's summary names it."""
+    """Rank, pid and exit code of the first failure, where torchrun or mpirun names it."""
     for log in logs:
-        match = _FIRST_OBSERVED.search("\n".join(log.lines[-LINES_READ:]))
+        text = "\n".join(log.lines[-LINES_READ:])
+        match = _FIRST_OBSERVED.search(text)
         if match:
             return int(match["rank"]), int(match["pid"]), int(match["code"])
+        match = _NOTICED.search(text)
+        if match:
+            return int(match["rank"]), int(match["pid"]), -int(match["signal"])
     return None
 
 
