@@ -367,9 +367,9 @@ class _Stream:
             self._in_box(inside, frames)
             return
         frame = formats.frame(line, "traceback") if 'File "' in line else None
-        found = tracebacks.notebook_frame(line) if frame is None else None
-        if found is not None:
-            frame = formats.a_frame(*found)
+        parts = tracebacks.notebook_frame(line) if frame is None else None
+        if parts is not None:
+            frame = formats.a_frame(*parts)
         if frame is not None:
             frames.append(frame)
             self._loose = line[:1] == "F"

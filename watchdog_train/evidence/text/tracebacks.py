@@ -15,7 +15,8 @@ _NOTEBOOK_FRAME = re.compile(
     r"(?:File |\[)?(?P<file>(?:[~/]|[A-Z]:\\)[^\n:*?\"|]{0,400}?\.pyx?|"
     r"/tmp/ipykernel\w*/[^\s:]{1,80}|<ipython-input[^>]{0,60}>|"
     r"(?:Cell In|Input In|In) ?\[\d{1,6}\])(?:\]\([^)\n]{0,400}\))?"
-    r"(?::(?P<line>\d{1,7})|, line (?P<cell>\d{1,7}))?,? in (?P<name>[\w<>.]{1,200}|<cell line: \d+>)(?:\(.{0,2000})?\s*\Z"
+    r"(?::(?P<line>\d{1,7})|, line (?P<cell>\d{1,7}))?,? in "
+    r"(?P<name>[\w<>.]{1,200}|<cell line: \d+>)(?:\(.{0,2000})?\s*\Z"
 )
 _CELL = re.compile(r"(?P<file>(?:Cell |Input )In ?\[\d{1,6}\]), line (?P<line>\d{1,7})\s*\Z")
 _BOXED = re.compile(r".{0,20}?│ ?(?P<text>.*?)\s*│\s*\Z")
