@@ -121,6 +121,86 @@ def test_every_format_gives_the_main_threads_frames(text, names):
     assert innermost(text) == names
 
 
+PADDLE = """\
+--------------------------------------
+C++ Traceback (most recent call last):
+--------------------------------------
+0   paddle::imperative::BasicEngine::Execute()
+1   paddle::imperative::Reducer::FusedAllReduceSchedule(int, paddle::imperative::Group&, int)
+2   ncclAllReduce
+
+----------------------
+Error Message Summary:
+FatalError: `{signal}` is detected by the operating system.
+"""
+ABSEIL = """\
+*** {signal} received at time=1781120410 on cpu 3 ***
+PC: @     0x7f2c11  (unknown)  epoll_wait
+    @     0x7f2c12   3456  absl::lts_2023::AbslFailureSignalHandler()
+    @     0x7f2c13  (unknown)  xla::WaitForAll()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "from_outside", "own", "names"),
+    [
+        (PADDLE, "Termination signal", "Segmentation fault", ["ncclAllReduce", "paddle::imperative::Reducer::FusedAllReduceSchedule"]),
+        (ABSEIL, "SIGTERM", "SIGSEGV", ["epoll_wait", "absl::lts_2023::AbslFailureSignalHandler"]),
+    ],
+    ids=["paddle", "abseil"],
+)  # fmt: skip
+def test_a_native_stack_counts_where_somebody_else_ended_the_process(
+    text, from_outside, own, names
+):
+    """Of a crash it shows where the process failed, not where it waited."""
+    assert innermost(text.replace("{signal}", from_outside))[:2] == names
+    assert not read_text(text.replace("{signal}", own)).dumps
+
+
+TRACEBACKS = {
+    "IPython": """\
+KeyboardInterrupt                         Traceback (most recent call last)
+Cell In[12], line 2
+----> 2     train(model, loader)
+
+File /opt/conda/lib/python3.10/site-packages/torch/utils/data/dataloader.py:1133, in _Iter._try_get_data(self, timeout)
+   1132 try:
+-> 1133     data = self._data_queue.get(timeout=timeout)
+
+~/py38/lib/python3.8/multiprocessing/connection.py in poll(self, timeout)
+--> 257         return self._poll(timeout)
+
+KeyboardInterrupt:
+""",
+    "rich": """\
+056444Z ╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+058181Z │ /opt/conda/lib/python3.10/site-packages/torch/utils/data/dataloader.py:11 │
+058182Z │ 33 in _try_get_data                                                       │
+058183Z │ ❱ 1133 │   data = self._data_queue.get(timeout=timeout)                   │
+058184Z │ /opt/conda/lib/python3.10/multiprocessing/connection.py:257 in poll       │
+058185Z ╰──────────────────────────────────────────────────────────────────────────────╯
+KeyboardInterrupt
+""",
+    "without a head or indentation": """\
+ 10%|#         | 40/400 [01:00<09:00]
+File "/opt/conda/lib/python3.10/site-packages/torch/utils/data/dataloader.py", line 1133, in _try_get_data
+data = self._data_queue.get(timeout=timeout)
+File "/opt/conda/lib/python3.10/multiprocessing/connection.py", line 257, in poll
+return self._poll(timeout)
+KeyboardInterrupt
+""",
+}
+
+
+@pytest.mark.parametrize("how", TRACEBACKS)
+def test_a_traceback_is_read_however_it_was_printed(how):
+    (raised,) = read_text(TRACEBACKS[how]).raised
+    assert raised.interrupted
+    assert [frame.name for frame in raised.frames[:2]] == ["poll", "_try_get_data"]
+    assert raised.frames[1].line == 1133
+    assert raised.frames[1].short == "torch/utils/data/dataloader.py"
+
+
 def test_a_dump_says_whose_it_is():
     """Process, version, threads and who holds the interpreter lock."""
     dump = read_text(PY_SPY).dumps[0]
@@ -187,6 +267,19 @@ def test_a_file_name_tells_the_role(name, expected):
     """As our own bundles name their files, and as others do."""
     who = who_by_name(name)
     assert (who.role, who.rank, who.worker, who.pid) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$ ps -eo pid,stat,wchan:24,time,cmd | grep caffe\nWed Nov  1 11:40:02 JST 2026\n 7710 Dl+ futex_wait_queue_me 14:02:51 caffe train --gpu=0",
+        "$ ps aux | grep caffe\nlab  7710 99.1  2.1 9041 2811 pts/0  Dl+  09:12  11:50 caffe train --gpu=0",
+        "lab  7710 99.1  2.1 9041 2811 pts/0  Dl+  09:12  11:50 caffe train --gpu=0",
+    ],
+)
+def test_a_process_list_may_lack_its_header(text):
+    (row,) = read_processes(text.splitlines())
+    assert (row.pid, row.state, row.command) == (7710, "D", "caffe train --gpu=0")
 
 
 def test_process_lists_are_read():

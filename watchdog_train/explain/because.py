@@ -14,7 +14,7 @@ from watchdog_train.core.diagnosis.stacks import deciding_frame
 from watchdog_train.core.model import DiagnosisKind, Value, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.explain.chains import Chains, has_failed_end
-from watchdog_train.explain.explanation import Situation, explain
+from watchdog_train.explain.explanation import Situation, explain, told_end
 from watchdog_train.explain.families import OBJECTS, SIGNALS, FamilyRule, Rules
 from watchdog_train.explain.remedies import Grounds
 from watchdog_train.explain.signs import Match, Scene
@@ -82,6 +82,10 @@ def judge(
         sign = best.match.sign
         remedies = best.rule.remedies if sign.remedies is None else sign.remedies
         kind = best.kind if kind == "unknown" else kind
+        hit = best.match.hit
+        if observed.root is None and hit is not None and not best.rule.symptom:
+            root = told_end(evidence, hit.rank, hit.line.text)
+            observed = msgspec.structs.replace(observed, root=root)
     others = found[1:3] if best is not None else found[:2]
     return msgspec.structs.replace(
         observed,

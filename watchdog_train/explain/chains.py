@@ -9,7 +9,7 @@ from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.log_search import LogIndex
-from watchdog_train.core.diagnosis.ranks import Frames, plain_operation
+from watchdog_train.core.diagnosis.ranks import Frames, dismantles, plain_operation
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -44,6 +44,10 @@ class Chains:
             if process.role != "keeper":
                 self._add(process)
         self.ranks = [n for n, node in enumerate(self.nodes) if self._is_rank(node)]
+        if not any(isinstance(self.nodes[n].doing, x.CollectiveWait) for n in self.ranks):
+            for at in self.ranks:
+                if dismantles(self.nodes[at].process, sets):
+                    self.nodes[at].doing = x.CollectiveWait(op="destroy_process_group")
         self.records = (*evidence.collectives, *from_log(LogIndex(evidence.logs).lines()))
         self.recorded = compare(self.records)
         self.first_ends = self._first_bad_ends()

@@ -6,6 +6,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.crash import sender_of
 from watchdog_train.core.diagnosis.facts import Evidence
+from watchdog_train.core.diagnosis.first_failure import first_observed
 from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -17,6 +18,8 @@ from watchdog_train.explain.graph import Verdict, solve
 _VICTIMS_CAP = 512
 _ALSO_CAP = 8
 _SIGTERM = 15
+_TOLD = 60
+"""So much of a message is looked for in a line."""
 
 
 class Situation(Value):
@@ -200,7 +203,34 @@ def _end_of_all(evidence: Evidence) -> x.Standstill | None:
         return None
     sender = sender_of(end.signal, evidence.host) if end.signal is not None else None
     doing = x.End(code=end.code, signal=end.signal, sender=sender or "unknown")
-    return x.Standstill(who=x.Who(pid=None, role="rank"), doing=doing)
+    rank, pid, code = first_observed(evidence.logs) or (None, None, None)
+    if code != (end.code if end.signal is None else -end.signal):
+        rank = pid = None
+    return x.Standstill(who=x.Who(pid=pid, role="rank", rank=rank), doing=doing)
+
+
+def told_end(evidence: Evidence, rank: int | None, line: str) -> x.Standstill | None:
+    """Where no process is known, but the line that names the cause has a rank's exception.
+
+    Otherwise the first failure as a launcher tells it.
+    """
+    for fact in evidence.exceptions:
+        if fact.rank is not None and fact.rank == rank and fact.message[:_TOLD] in line:
+            return x.Standstill(
+                who=x.Who(pid=None, role="rank", rank=rank),
+                doing=x.End(raised=fact),
+                own=_place(fact.own),
+                at=_place(fact.raised),
+            )
+    told = first_observed(evidence.logs)
+    if told is None:
+        return None
+    return x.Standstill(
+        who=x.Who(pid=told[1] or None, role="rank", rank=told[0]),
+        doing=x.End(
+            code=told[2] if told[2] >= 0 else None, signal=-told[2] if told[2] < 0 else None
+        ),
+    )
 
 
 def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.ExplanationKind:

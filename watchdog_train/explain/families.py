@@ -85,6 +85,8 @@ class Sign(Part):
     waiter: Clause | None = None
     """Instead of `root`: somebody who waits, whoever the root is."""
     others: tuple[Clause, ...] = ()
+    raised: Clause | None = None
+    """The traceback of an exception that nobody caught goes through these frames."""
     when: tuple[str, ...] = ()
     """What is true of the job and the machine, by words as in `facts`."""
     log: tuple[str, ...] = ()
@@ -139,7 +141,7 @@ class Rules(msgspec.Struct, frozen=True):
 def clauses(sign: Sign) -> tuple[Clause, ...]:
     """All of a sign, the one of the root or waiter first."""
     first = sign.root or sign.waiter
-    return ((first,) if first is not None else ()) + sign.others
+    return tuple(one for one in (first, sign.raised) if one is not None) + sign.others
 
 
 def with_sets(sign: Sign, sets: Mapping[str, str]) -> tuple[Sign, list[str]]:
@@ -170,6 +172,7 @@ def with_sets(sign: Sign, sets: Mapping[str, str]) -> tuple[Sign, list[str]]:
         root=filled(sign.root) if sign.root else None,
         waiter=filled(sign.waiter) if sign.waiter else None,
         others=tuple(filled(clause) for clause in sign.others),
+        raised=filled(sign.raised) if sign.raised else None,
     )
     return sign, unknown
 
@@ -193,9 +196,9 @@ def sign_problems(sign: Sign) -> list[str]:
     first = sign.root or sign.waiter
     if sign.root is not None and sign.waiter is not None:
         problems.append("either `root` or `waiter`")
-    if first is not None and (first.who != "any" or first.absent):
+    if any(one.who != "any" or one.absent for one in (first, sign.raised) if one is not None):
         problems.append("`who` and `absent` are for `others`")
-    if first is None and not (sign.log or sign.when):
+    if first is None and not (sign.log or sign.when or sign.raised):
         problems.append("nothing to recognise it by: it would fit everything")
     return problems
 

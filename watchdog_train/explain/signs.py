@@ -19,6 +19,7 @@ from watchdog_train.core.diagnosis.log_lines import LINE_CAP
 from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (
+    Frame,
     ThreadStack,
     deciding_frame,
     find_chain,
@@ -127,6 +128,8 @@ class Scene:
         hit = self._hit(sign)
         if sign.log and hit is None:
             return None
+        if sign.raised and not any(_frames_fit(sign.raised, one) for one in self._tracebacks):
+            return None
         first = sign.root or sign.waiter
         if first is None:
             fits_all = all(self._has(clause, None) for clause in sign.others)
@@ -139,6 +142,19 @@ class Scene:
             if all(self._has(clause, bound) for clause in sign.others):
                 return Match(sign=sign, bound=bound, hit=hit)
         return None
+
+    @cached_property
+    def _tracebacks(self) -> tuple[ThreadStack, ...]:
+        """Of exceptions that nobody caught."""
+        return tuple(
+            ThreadStack(
+                frames=tuple(
+                    Frame(function=place.function, file=place.file, line=place.line)
+                    for place in reversed(fact.frames)
+                )
+            )
+            for fact in self.evidence.exceptions
+        )
 
     @cached_property
     def victims(self) -> frozenset[x.Who]:

@@ -16,7 +16,7 @@ _OWN_CRASH = (4, 5, 6, 7, 8, 11)
 _OOM_KILLED = re.compile(r"Killed process (?P<pid>\d{1,10})\b")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k|a|)sh\Z")
 _MARKED = re.compile(r"\[rank(\d{1,6})\]:")
-_SHOWN = 200
+_SHOWN, _FRAMES_SHOWN = 200, 8
 
 
 def with_senders(
@@ -155,7 +155,7 @@ def _last_line(logs: Iterable[LogText], rank: int | None) -> str:
 def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:
     """Its last frames as Python prints them."""
     lines: list[str] = []
-    for place in fact.frames:
+    for place in fact.frames[-_FRAMES_SHOWN:]:
         lines.append(f'  File "{place.file}", line {place.line}, in {place.function}')
         lines += [f"    {place.source}"] if place.source else []
     return (*lines, f"{fact.type}: {fact.message}" if fact.message else fact.type)

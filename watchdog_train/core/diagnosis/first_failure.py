@@ -31,6 +31,17 @@ _LAUNCHER_TELLS = re.compile(
 """torchrun 2.13: `failed (exitcode: -9) local_rank: 1 (pid: 42)`, `exitcode  : -9 (pid: 42)`."""
 
 
+_FIRST_OBSERVED = re.compile(
+    r"Root Cause \(first observed failure\):(?:\n.*){1,4}?\n\s*rank\s*: (?P<rank>\d{1,6})\b.*"
+    r"\n\s*exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,10})\)"
+)
+_NOTICED = re.compile(
+    r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) .{0,100}"
+    r"exited on signal (?P<signal>\d{1,2})\b"
+)
+"""Of Open MPI's mpirun."""
+
+
 class FirstFailure(Value):
     """The ranks that ended badly first, more than one where their order is not known."""
 
@@ -84,6 +95,19 @@ def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, int], int]:
         for match in _LAUNCHER_TELLS.finditer(line):
             found.setdefault((part, int(match["pid"])), int(match["code"]))
     return found
+
+
+def first_observed(logs: Iterable[LogText]) -> tuple[int, int, int] | None:
+    """Rank, pid and exit code of the first failure, where torchrun or mpirun names it."""
+    for log in logs:
+        text = "\n".join(log.lines[-LINES_READ:])
+        match = _FIRST_OBSERVED.search(text)
+        if match:
+            return int(match["rank"]), int(match["pid"]), int(match["code"])
+        match = _NOTICED.search(text)
+        if match:
+            return int(match["rank"]), int(match["pid"]), -int(match["signal"])
+    return None
 
 
 def _completed(end: RankEnd, status: int | None) -> RankEnd:

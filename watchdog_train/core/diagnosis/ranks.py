@@ -41,6 +41,8 @@ def standings(
     gone = {rank.identity for rank in ranks if rank.state in ("Z", "X")}
     seen = [rank for rank in ranks if any(thread.frames for thread in rank.threads)]
     waits = {rank.identity: _wait(rank, frames) for rank in seen}
+    if not any(waits.values()):
+        waits = {rank.identity: _Wait() if dismantles(rank, frames) else None for rank in seen}
     waiting = [wait for wait in waits.values() if wait is not None]
     left = gone | {identity for identity, wait in waits.items() if wait is None}
     named = [wait.operation for wait in waiting if wait.operation]
@@ -73,6 +75,12 @@ def _wait(process: ProcessEvidence, sets: Frames) -> _Wait | None:
         if any(in_set(sets, name, frame) for name in _HIDING for frame in frames):
             hiding = _Wait()
     return hiding
+
+
+def dismantles(process: ProcessEvidence, sets: Frames) -> bool:
+    """It takes its process group apart, which waits for all ranks unless they wait for it."""
+    main = process.main
+    return main is not None and any(in_set(sets, "dismantles-group", f) for f in main.frames)
 
 
 def in_set(sets: Frames, name: str, frame: Frame) -> bool:

@@ -15,7 +15,7 @@ from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.reader import Raised, read_text
 
 Source = Literal["hook", "elastic", "output"]
-_FRAMES_SHOWN = 8
+_FRAMES_KEPT = 20
 _CHAIN_CAP = 8
 _WRAPPERS = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|"
@@ -67,7 +67,7 @@ def _fact(item: Raised, source: Source) -> ExceptionFact:
         message=clean_line(item.message),
         raised=places[-1] if places else None,
         own=next((place for place in reversed(places) if place.own), None),
-        frames=places[-_FRAMES_SHOWN:],
+        frames=places[-_FRAMES_KEPT:],
         source=source,
         rank=item.rank,
         thread="" if owner in _MAIN else owner,

@@ -1,7 +1,7 @@
 """Recognises one line of a dump: which tool wrote it, and what it says. Pure, linear, total.
 
 Formats: py-spy, faulthandler, gdb (with py-bt), lldb, macOS `sample`, Python tracebacks,
-kernel stacks, and the stacks of our own bundles.
+kernel stacks, stacks of C++ programs that were ended, and the stacks of our own bundles.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 from watchdog_train.core.diagnosis.stacks import Frame, printable
 from watchdog_train.core.model import Value
 
-Tool = Literal["py-spy", "fault handler", "gdb", "lldb", "sample", "traceback", "wtrain"]
+Tool = Literal["py-spy", "fault handler", "gdb", "lldb", "sample", "C++", "traceback", "wtrain"]
 
 _PYTHON_FILE = re.compile(r"(?:\.py[iw]?|>|\.ipynb)\Z")
 _SOURCE_FILE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp|rs|pyx|S)\Z")
@@ -72,6 +72,11 @@ _LLDB_THREAD = re.compile(
 _SAMPLE_THREAD = re.compile(
     r"\s{2,}\d{1,8} Thread_\w{1,16}(?:: |\s{1,8})?(?P<name>[^\n]{0,120}?)(?:\s+\(serial\))?\s*\Z"
 )
+_CPP_THREAD = re.compile(
+    r"\s*(?:(?P<last>C\+\+ Traceback \(most recent call last\):)|"
+    r"\*{3} (?:SIG[A-Z]+|Check failure stack trace).*)\s*\Z"
+)
+"""Paddle's, and that of glog and abseil, which TensorFlow, JAX and Ray print."""
 _OUR_THREAD = re.compile(
     r"thread (?P<name>.{1,200}?) (?P<id>\d{0,12}) ?(?P<notes>(?:main|holds|helper).*)?\Z"
 )
@@ -116,6 +121,10 @@ def bare_fault_frame(line: str) -> bool:
 
 def thread_head(line: str) -> Head | None:
     """The beginning of a thread's stack, in any of the formats."""
+    if any(mark in line[:40] for mark in ("C++ Traceback", "***")):
+        match = _CPP_THREAD.match(line)
+        if match:
+            return Head(tool="C++", main=True, outermost_first=match["last"] is not None)
     if "hread" not in line and "Traceback (most recent call first)" not in line:
         return None
     match = _FAULT_THREAD.match(line)
@@ -183,6 +192,10 @@ _FRAME_LLDB = re.compile(
 _FRAME_SAMPLE = re.compile(
     r"[\s+!:|]*\d{1,8} (?P<name>\S.*?)\s+\(in (?P<library>[^)]{1,200})\).*\Z"
 )
+_FRAME_CPP = re.compile(
+    r"\s*(?:(?:PC: )?@\s+0x[0-9a-f]+\s+(?:\d+\s+)?(?:\(unknown\)\s+)?|\d{1,3}\s{2,4})"
+    r"(?P<name>[A-Za-z_~].*?)\s*\Z"
+)
 _CPP_ARGUMENTS = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?\Z")
 
 
@@ -199,6 +212,9 @@ def frame(line: str, tool: Tool) -> Frame | None:
             return _native(_FRAME_LLDB.match(line))
         case "sample":
             return _native(_FRAME_SAMPLE.match(line))
+        case "C++":
+            match = _FRAME_CPP.match(line)
+            return a_frame(match["name"], "?", None, native=True) if match else None
 
 
 def _plain(line: str) -> Frame | None:

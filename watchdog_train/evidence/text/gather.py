@@ -125,7 +125,7 @@ def _crashed(
     if any(p.threads for p in processes):
         return False
     failed = end is not None and (bool(end.code) or end.signal is not None)
-    return failed or any(not item.interrupted for item in raised)
+    return failed or any(not item.interrupted and item.owner != "ignored" for item in raised)
 
 
 def _exit(reading: Reading) -> ExitStatus | None:

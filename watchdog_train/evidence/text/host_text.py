@@ -1,4 +1,4 @@
-"""The machine and the environment as text tells them: `free`, `df`, NAME=value. Pure."""
+"""The machine and the environment as text tells them: `free`, `df`, `vmstat`, NAME=value. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
     """Shares that the lines tell; None for the rest."""
     shm: float | None = None
     values: dict[str, float] = {}
+    swapped: list[float] = []
+    columns: list[str] = []
     for line in lines:
+        words = line.split()
+        if "si" in words and "so" in words:
+            columns = words
+        elif columns and len(words) == len(columns) and all(word.isdigit() for word in words):
+            row = dict(zip(columns, words, strict=True))
+            swapped.append((int(row["si"]) + int(row["so"])) * 1024.0)
         if "shm" in line and (match := _SHM.search(line)):
             shm = min(1.0, int(match["percent"]) / 100)
         elif match := _FREE.match(line.strip()):
@@ -32,6 +40,8 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
     return HostFacts(
         shm_used_share=shm,
         swap_used_share=None if free is None else 1.0 - free,
+        # The first row of vmstat is the mean since the machine was started.
+        swap_bytes_s=sum(swapped[1:]) / len(swapped[1:]) if len(swapped) > 1 else None,
         memory_available_share=_share(values.get("MemAvailable"), values.get("MemTotal")),
     )
 

@@ -31,8 +31,14 @@ _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
     r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
     r"#\d+ .*|\(gdb\).*|--Type <.*|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
-    r"no stack: .*)\s*\Z"
+    r"no stack: .*|Call graph:|-{4,}|(?:Process|Path|Load Address|Identifier|Version|Code Type|"
+    r"Platform|Parent Process|Target Type|Date/Time|Launch Time|OS Version|Report Version|"
+    r"Analysis Tool|Physical footprint[\w ()]*): .*)\s*\Z"
 )
+_STOPPED = re.compile(r"\*\*\* SIG(?:TERM|INT|QUIT|HUP|USR[12])\b|`Termination signal`")
+"""Only then a C++ stack shows where the process was, and not where it failed."""
+_MARKS = ("->", "--")
+"""Before the line of source at which IPython's frame stands."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
 
 
@@ -104,7 +110,12 @@ def read_text(text: str) -> Reading:
         stream.close()
         log += stream.returned()
     return Reading(
-        dumps=tuple(dump for stream in streams.values() for dump in stream.dumps),
+        dumps=tuple(
+            dump
+            for stream in streams.values()
+            for dump in stream.dumps
+            if dump.tool != "C++" or _STOPPED.search(text)
+        ),
         raised=tuple(
             sorted((r for s in streams.values() for r in s.raised), key=lambda r: r.at_line)
         ),
@@ -142,6 +153,10 @@ class _Stream:
         self._group: Literal["first", "rest"] | None = None
         """In an exception group: before its first leaf has begun, or later."""
         self._message_goes_on = False
+        self._box = ""
+        """The first line of a frame in a box."""
+        self._loose = False
+        """The last frame stood at the beginning of its line."""
 
     def returned(self) -> list[str]:
         """Lines that looked like a head and were none."""
@@ -169,7 +184,9 @@ class _Stream:
             elif what is not None and self._group is None:
                 self._group = "first"
             return False
-        if tracebacks.is_syntax_error(line) and self._head is None:
+        if self._head is None and (
+            tracebacks.is_syntax_error(line) or tracebacks.is_headless(line)
+        ):
             self._end_dump()
             self._traceback, self._follows = [], None
             self._in_traceback(line, log_position)
@@ -345,17 +362,36 @@ class _Stream:
         frames = self._traceback
         if frames is None:
             return
+        inside = tracebacks.boxed(line)
+        if inside is not None:
+            self._in_box(inside, frames)
+            return
         frame = formats.frame(line, "traceback") if 'File "' in line else None
+        parts = tracebacks.notebook_frame(line) if frame is None else None
+        if parts is not None:
+            frame = formats.a_frame(*parts)
         if frame is not None:
             frames.append(frame)
+            self._loose = line[:1] == "F"
             return
-        if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
+        if self._loose and frames and frames[-1].source is None and line.strip():
+            line = f"    {line.strip()}"  # pasted without its indentation
+        if not line.strip() or line[0] in " \t" or line[:2] in _MARKS or _SKIPPED.match(line):
             if frames and frames[-1].source is None and line.strip() and not _SKIPPED.match(line):
                 source = printable(line.strip()[:_SOURCE_CAP])
                 frames[-1] = msgspec.structs.replace(frames[-1], source=source)
             return
         found = tracebacks.raised(line)
         self._end_traceback(*(found or ("", line)), log_position)
+
+    def _in_box(self, text: str, frames: list[Frame]) -> None:
+        """A frame may take two lines, cut anywhere."""
+        for joined in (self._box + text, f"{self._box} {text}"):
+            found = tracebacks.boxed_frame(joined.strip())
+            if found is not None:
+                frames.append(formats.a_frame(*found))
+                break
+        self._box = "" if found or not text.startswith(("/", "~")) else text
 
     def _end_traceback(self, kind: str, message: str, log_position: int) -> None:
         frames, self._traceback = self._traceback or [], None

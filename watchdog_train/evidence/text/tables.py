@@ -14,6 +14,15 @@ ROWS_CAP = 2000
 _COLUMNS = {"PID": "pid", "LWP": "", "SPID": "", "TID": "", "PPID": "ppid", "STAT": "state",
             "S": "state", "STATE": "state", "%CPU": "cpu", "WCHAN": "wchan", "COMMAND": "command",
             "CMD": "command", "ARGS": "command", "COMM": "command"}  # fmt: skip
+_AUX = "USER PID %CPU %MEM VSZ RSS TTY STAT START TIME COMMAND"
+_AUX_ROW = re.compile(
+    r"\S+\s+\d{1,10}\s+\d{1,5}\.\d\s+\d{1,3}\.\d\s+\d+\s+\d+\s+\S+\s+[RSDTtZXI][<NLsl+]{0,5}\s+\S+\s+\d+:"
+)
+_EF = "UID PID PPID C STIME TTY TIME CMD"
+_PS = re.compile(
+    r"\bps\s+(?:.{0,100}?-\w{0,5}o[ =]?(?P<columns>[\w:,%=]{3,200})|(?P<style>-?\w{1,8}))"
+)
+_ASKED = {"PCPU": "%CPU", "C": "", "STATUS": "STAT"}
 _STATUS_FIELD = re.compile(
     r"\s*(?P<key>Name|State|Pid|PPid|wchan|WCHAN|Wchan|syscall|VmRSS|cpu|CPU)\s*[:=]\s*(?P<value>\S.*)"
 )
@@ -35,20 +44,23 @@ def read_processes(lines: Iterable[str]) -> tuple[Row, ...]:
     """Every process that a list in these lines describes; never raises."""
     rows: list[Row] = []
     columns: list[str] | None = None
+    begun = 0
     status: dict[str, str] = {}
     for line in lines:
         if len(rows) >= ROWS_CAP:
             break
-        header = _header(line)
+        header = _header(line) or _without_header(line)
+        if columns is None and _AUX_ROW.match(line):
+            columns = _header(_AUX)
         if header is not None:
-            columns = header
+            columns, begun = header, len(rows)
             continue
         if columns is not None:
             row = _row(columns, line)
             if row is not None:
                 rows.append(row)
                 continue
-            if line.strip():
+            if line.strip() and len(rows) > begun:
                 columns = None
         field = _STATUS_FIELD.match(line)
         if field:
@@ -68,6 +80,17 @@ def _header(line: str) -> list[str] | None:
     if len(upper) < len(words) - 1 or not {"STAT", "S", "CMD", "COMMAND", "STATE"} & set(words):
         return None
     return [_COLUMNS.get(word, "") for word in words]
+
+
+def _without_header(line: str) -> list[str] | None:
+    """The columns that a command asks for: `ps aux | grep python` prints no header."""
+    asked = _PS.search(line) if "ps " in line else None
+    if asked is None:
+        return None
+    if asked["columns"] is not None:
+        names = [one.partition(":")[0].rstrip("=").upper() for one in asked["columns"].split(",")]
+        return _header(" ".join(_ASKED.get(name, name) or name for name in names))
+    return _header(_AUX if "u" in asked["style"] else _EF if "f" in asked["style"] else "")
 
 
 def _row(columns: Sequence[str], line: str) -> Row | None:

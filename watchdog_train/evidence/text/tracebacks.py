@@ -6,7 +6,23 @@ import re
 from typing import Literal
 
 _TRACEBACK = re.compile(
-    r"\s*(?P<what>(?:\+ )?Exception Group |Original )?Traceback \(most recent call last\):?\s*\Z"
+    r"\s*(?:(?P<what>(?:\+ )?Exception Group |Original )|[A-Za-z_][\w.]{0,80}\s{2,}|"
+    r".{0,20}[╭┌]─+ )?Traceback \(most recent call last\)(?::?\s*| ─+[╮┐])\Z"
+)
+"""Python's; IPython's, with the type of the exception in front; rich's, in a box."""
+_HEADLESS = re.compile(r"\s*File \"[^\"\n]{1,1000}\", line \d{1,9}, in [\w<]")
+_NOTEBOOK_FRAME = re.compile(
+    r"(?:File |\[)?(?P<file>(?:[~/]|[A-Z]:\\)[^\n:*?\"|]{0,400}?\.pyx?|"
+    r"/tmp/ipykernel\w*/[^\s:]{1,80}|<ipython-input[^>]{0,60}>|"
+    r"(?:Cell In|Input In|In) ?\[\d{1,6}\])(?:\]\([^)\n]{0,400}\))?"
+    r"(?::(?P<line>\d{1,7})|, line (?P<cell>\d{1,7}))?,? in "
+    r"(?P<name>[\w<>.]{1,200}|<cell line: \d+>)(?:\(.{0,2000})?\s*\Z"
+)
+_CELL = re.compile(r"(?P<file>(?:Cell |Input )In ?\[\d{1,6}\]), line (?P<line>\d{1,7})\s*\Z")
+_BOXED = re.compile(r".{0,20}?│ ?(?P<text>.*?)\s*│\s*\Z")
+_BOX_ENDS = re.compile(r".{0,20}?[╰└]─{4,}")
+_BOXED_FRAME = re.compile(
+    r"(?P<file>(?:[~/]|[A-Za-z]:)[^\n]{1,400}?):(?P<line>\d{1,7}) ?in ?(?P<name>[\w<>.]{1,80})\Z"
 )
 _SYNTAX_ERROR = re.compile(r"  File \"[^\"\n]{1,1000}\", line \d{1,9}\Z")
 _GROUP_LINE = re.compile(
@@ -32,6 +48,34 @@ _RAISED = re.compile(
 def starts_traceback(line: str) -> re.Match[str] | None:
     """Whether a Python traceback, innermost frame last, follows; group what: of which kind."""
     return _TRACEBACK.match(line) if "Traceback" in line else None
+
+
+def is_headless(line: str) -> bool:
+    """A frame of a traceback whose first lines somebody has left out."""
+    return 'File "' in line and _HEADLESS.match(line) is not None
+
+
+def notebook_frame(line: str) -> tuple[str, str, str | None] | None:
+    """Function, file and line of a frame as IPython prints it."""
+    match = _NOTEBOOK_FRAME.match(line) if " in " in line else None
+    if match is not None:
+        return match["name"], match["file"], match["line"] or match["cell"]
+    match = _CELL.match(line)
+    return ("<module>", match["file"], match["line"]) if match else None
+
+
+def boxed(line: str) -> str | None:
+    """What stands in a line of rich's box; empty for its lower edge."""
+    if "│" not in line:
+        return "" if _BOX_ENDS.match(line) else None
+    match = _BOXED.match(line)
+    return match["text"] if match else None
+
+
+def boxed_frame(text: str) -> tuple[str, str, str | None] | None:
+    """Function, file and line of a frame in such a box, its lines joined."""
+    match = _BOXED_FRAME.match(text)
+    return (match["name"], match["file"], match["line"]) if match else None
 
 
 def is_syntax_error(line: str) -> bool:
