@@ -26,7 +26,7 @@ from watchdog_train.store.log_reading import MAX_LOG_BYTES, SPILL_FILE
 
 LIFECYCLE = e.TreeGone()
 OTHER = e.SuspicionEnded(why=said("a step"))
-SAMPLE = e.Progress(progress=RunProgress(step=1), ranks=(), members=())
+SAMPLE = e.Progress(progress=RunProgress(step=1), ranks=())
 
 
 class FakeClock:
@@ -462,7 +462,7 @@ def test_texts_of_the_training_cannot_break_the_log(opened: EventLog, path: Path
     returned = [
         opened.append(e.PlanMade(plan=plan), 1),
         opened.append(e.SuspicionEnded(why=said("caf\udce9")), 1),
-        opened.append(e.Progress(progress=RunProgress(loss=float("nan")), ranks=(), members=()), 1),
+        opened.append(e.Progress(progress=RunProgress(loss=float("nan")), ranks=()), 1),
     ]
     assert opened.close(5.0)
     assert list(read_events(path).events) == returned
