@@ -124,7 +124,7 @@ def _busy(
     printing = kind == "busy" and verdict.prints
     word: e.NoticeKind = "no-progress" if printing else kind
     if kind in state.notices or (kind == "busy" and "no-progress" in state.notices):
-        return _spinning(observation, state) if verdict.spins_s else None
+        return _spinning(observation, state, policy) if verdict.spins_s else None
     if observation.is_collecting or any(stall.collecting for stall in state.stalls):
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
     return StartEvidence(
@@ -136,7 +136,7 @@ def _busy(
     )
 
 
-def _spinning(observation: Observation, state: State) -> Action | None:
+def _spinning(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Over the hard limit, and nothing but CPU time moves: a live-lock, if every sample says so."""
     verdict, look, now = observation.verdict, state.look, observation.now
     if all(sight.look is not None for sight in observation.trees):
@@ -147,7 +147,8 @@ def _spinning(observation: Observation, state: State) -> Action | None:
     limit_s = look.patience.limit_s
     if not locked or look.times < LIVE_LOCK_SAMPLES:
         often_s = min(LIVE_LOCK_EVERY_S, (limit_s or LOOK_AGAIN_S[1]) / LIVE_LOCK_SAMPLES)
-        due = now - look.mono >= (often_s if locked else LOOK_AGAIN_S[1])
+        seldom_s = min(LOOK_AGAIN_S[1], policy.patience.live_lock_s or LOOK_AGAIN_S[1])
+        due = now - look.mono >= (often_s if locked else seldom_s)
         return _look(observation, verdict) if due else None
     line = look.patience.line
     where = (f"{line.function} ({line.file}:{line.line})",) if line is not None else ()
