@@ -129,6 +129,7 @@ CRASHES = (
     pytest.param("die-in-save", "torchrun", id="die-in-save-torchrun", marks=SLOW),
     pytest.param("fail", "spawn", id="fail-spawn", marks=SLOW),
     pytest.param("die", "torchrun", id="die-torchrun", marks=SLOW),
+    pytest.param("die", "spawn", id="die-spawn", marks=SLOW),
     pytest.param("exit", "spawn", id="exit-spawn", marks=SLOW),
 )
 

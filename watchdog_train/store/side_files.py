@@ -136,21 +136,19 @@ class SideFiles:
         wanted -= set(attempt.reported)
         if not wanted:
             return ()
-        reports = []
+        # Of a training that ended soon after its last look, only the notes read at its end tell.
+        notes = {pid: note for pid, (_, note) in self._known.items()}
         for member, slot in tracks.judged(sample):
-            if not slot.settings_taken and not slot.progress:
-                continue
-            note = read_note(self._slot_dir, member.member.pid)
-            if note is None:
-                continue
-            reports += [
-                SettingReport(
-                    remedy=remedy, pid=member.member.pid, took=said.took, why=said.why[:WHY_CAP]
-                )
-                for remedy, said in note.settings.items()
-                if remedy in wanted
-            ]
-        return tuple(reports)
+            if slot.settings_taken or slot.progress:
+                note = read_note(self._slot_dir, member.member.pid)
+                if note is not None:
+                    notes[member.member.pid] = note
+        return tuple(
+            SettingReport(remedy=remedy, pid=pid, took=said.took, why=said.why[:WHY_CAP])
+            for pid, note in notes.items()
+            for remedy, said in note.settings.items()
+            if remedy in wanted
+        )
 
 
 def _status(said: str) -> Literal["skipped", "failed"] | None:
