@@ -10,7 +10,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Member, Plan, ProcessId, Why, written
+from watchdog_train.core.model import Member, Plan, ProcessId, Why
 from watchdog_train.core.recovery.helped import helped, tried
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
@@ -63,8 +63,8 @@ def origin_words(plan: Plan) -> str:
 def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:
     """`1 rank, 2 workers and 1 other process`."""
     wanted = set(targets)
-    places = {written(target.host) for target in wanted}  # of a thousand machines one is meant
-    here = (member for member in members if member.where in places)
+    places = {target.host for target in wanted}  # of a thousand machines one is meant
+    here = (member for member in members if member.host in places)
     roles = {member.identity: member.role for member in here}
     return counted_roles(Counter(roles.get(target, "other") for target in wanted))
 
