@@ -134,7 +134,7 @@ def test_phases_are_sampled() -> None:
 def test_phases_of_two_machines_under_one_pid() -> None:
     """Else each look of a job would be taken for a change, and an event with all ranks written."""
     here, there = b.rank(words=2), b.rank(number=1, words=2, phase="eval")
-    away = msgspec.structs.replace(there.member, where="node1")
+    away = msgspec.structs.replace(there.member, host="node1")
     both = here, msgspec.structs.replace(there, member=away)
     state = fold(tell(b.running(), *both))
     assert tell(state, *both, at=6.0) == []

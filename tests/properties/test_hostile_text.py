@@ -55,6 +55,11 @@ def spoil(value, text):
         return {
             key: each if key in KEPT and key != "why" else spoil(each, text)
             for key, each in value.items()
+            if key != "members"
+        } | {
+            "members": [[*spoil(one[:2], text), one[2], *spoil(one[3:], text)] for one in each]
+            for key, each in value.items()
+            if key == "members"
         }
     if isinstance(value, list):
         return [spoil(each, text) for each in value]

@@ -75,9 +75,7 @@ class OneMachine(World):
 
 def _of_host(sample: Sample, host: str) -> Sample:
     members = tuple(
-        msgspec.structs.replace(
-            one, member=msgspec.structs.replace(one.member, where=written(host))
-        )
+        msgspec.structs.replace(one, member=msgspec.structs.replace(one.member, host=host))
         for one in sample.members
     )
     ended = tuple(msgspec.structs.replace(one, where=written(host)) for one in sample.ended)
