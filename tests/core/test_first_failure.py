@@ -111,6 +111,11 @@ def test_what_only_the_launcher_tells_of_an_end():
     ends = (gone(0, 101.0, signal=15), gone(1, 100.0), gone(2, 99.0, code=0))
     assert told(crash(*ends, log=TORCHRUN))[:2] == (None, 1)
     assert "how is unknown" in told(crash(gone(1, 100.0), log=["nothing of it"]))[2]
+    line = "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with"
+    killed = told(crash(gone(0, 101.0), gone(1, 100.0), log=[f"{line} signal SIGKILL"]))[2]
+    assert killed.startswith("rank 1 (pid 11) was killed by SIGKILL")
+    ended = told(crash(gone(0, 101.0), gone(1, 100.0), log=[f"{line} exit code 3"]))[2]
+    assert "rank 1 (pid 11) exited with code 3" in ended
 
 
 def test_a_native_crash_and_a_training_that_had_ended():

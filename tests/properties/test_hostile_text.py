@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from watchdog_train.cli.log_files import safe_for_terminal
 from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Role
 from watchdog_train.report import words
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
@@ -55,12 +57,9 @@ def spoil(value, text):
         return {
             key: each if key in KEPT and key != "why" else spoil(each, text)
             for key, each in value.items()
-            if key != "members"
-        } | {
-            "members": [[*spoil(one[:2], text), one[2], *spoil(one[3:], text)] for one in each]
-            for key, each in value.items()
-            if key == "members"
         }
+    if isinstance(value, list) and value[2:3] and value[2] in get_args(Role):
+        return [*spoil(value[:2], text), value[2], *spoil(value[3:], text)]  # a member
     if isinstance(value, list):
         return [spoil(each, text) for each in value]
     return text if isinstance(value, str) else value

@@ -9,6 +9,7 @@ launchers send to the victims.
 from __future__ import annotations
 
 import re
+import signal as signals
 from collections.abc import Iterable
 from itertools import islice
 
@@ -29,6 +30,11 @@ _LAUNCHER_TELLS = re.compile(
     r"exit ?code\s{0,4}: ?(?P<code>-?\d{1,3})\)?[^()]{0,40}\(pid: ?(?P<pid>\d{1,10})\)"
 )
 """torchrun 2.13: `failed (exitcode: -9) local_rank: 1 (pid: 42)`, `exitcode  : -9 (pid: 42)`."""
+_SPAWN_TELLS = re.compile(
+    r"ProcessExitedException: process (?P<rank>\d{1,6}) terminated with "
+    r"(?:exit code (?P<code>\d{1,3})|signal (?P<signal>SIG[A-Z]{2,8}))"
+)
+"""torch.multiprocessing.spawn 2.13, which numbers its processes as one machine numbers ranks."""
 
 
 _FIRST_OBSERVED = re.compile(
@@ -67,13 +73,13 @@ def first_failure(
     gone = [(process, process.ended) for process in processes if process.ended is not None]
     if not gone:
         return None
-    told: dict[tuple[int, int], int] = {}
+    told: dict[tuple[int, str, int], int] = {}
     if any(has_failed(fact.end) is None for _, fact in gone):
         told = _told_by_launcher(logs)
     failed = [
         (process, fact.at_unix, end)
         for process, fact in gone
-        for end in [_completed(fact.end, told.get((process.part, fact.end.pid)))]
+        for end in [_completed(fact.end, told, process.part)]
         if has_failed(end)
     ]
     if not failed:
@@ -87,13 +93,17 @@ def first_failure(
     return FirstFailure(processes=tuple(p for p, _ in chosen), ends=tuple(end for _, end in chosen))
 
 
-def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, int], int]:
-    """Exit code by part and pid."""
-    found: dict[tuple[int, int], int] = {}
+def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, str, int], int]:
+    """Exit code, negative for a signal, by part and pid or rank."""
+    found: dict[tuple[int, str, int], int] = {}
     lines = ((log.part, line) for log in logs for line in log.lines)
     for part, line in islice(lines, LINES_READ):
         for match in _LAUNCHER_TELLS.finditer(line):
-            found.setdefault((part, int(match["pid"])), int(match["code"]))
+            found.setdefault((part, "pid", int(match["pid"])), int(match["code"]))
+        for match in _SPAWN_TELLS.finditer(line):
+            signal = getattr(signals, match["signal"] or "", 0)
+            if signal or match["code"]:
+                found.setdefault((part, "rank", int(match["rank"])), int(match["code"] or -signal))
     return found
 
 
@@ -110,8 +120,9 @@ def first_observed(logs: Iterable[LogText]) -> tuple[int, int, int] | None:
     return None
 
 
-def _completed(end: RankEnd, status: int | None) -> RankEnd:
+def _completed(end: RankEnd, told: dict[tuple[int, str, int], int], part: int) -> RankEnd:
     """With what its launcher printed about it, where nobody else knows."""
+    status = told.get((part, "pid", end.pid), told.get((part, "rank", end.rank)))
     if status is None or end.code is not None or end.signal is not None:
         return end
     return msgspec.structs.replace(
