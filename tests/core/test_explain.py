@@ -311,7 +311,7 @@ def test_ranks_that_wait_for_one_of_which_nothing_was_seen_are_not_blamed():
     """As on one machine of several: who is missing is unknown, and no waiter is the root."""
     found, words = told(process(10, *REDUCE), other(11, 1, *REDUCE), world_size=4)
     assert found.root is None
-    assert [unknown.ranks for unknown in found.unknown] == [(2, 3)]
+    assert [unknown.ranks for unknown in found.unknown] == [((2, 3),)]
     assert words.startswith("Every rank that was seen waits for other ranks; which one is missing")
     assert (
         "ranks 0-1 are in all_reduce in torch.all_reduce (train.py:11). Not in it: ranks 2-3."

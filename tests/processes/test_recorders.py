@@ -134,7 +134,7 @@ def test_the_rank_that_fell_behind_is_named_by_its_numbers(tmp_path, job, what):
     result = ranks.collect(tmp_path)
     assert result.explanation.root.who.rank == 1
     (waits,) = [one.how for one in result.explanation.victims]
-    assert (waits.op, waits.seq, waits.absent) == ("all_reduce", 2, (1,))
+    assert (waits.op, waits.seq, waits.absent) == ("all_reduce", 2, ((1, 1),))
     kept = json.loads((tmp_path / "out" / "flight-recorder" / "rank1.json").read_text())
     assert kept["entries"][-1]["collective_seq_id"] == 1
     assert [text for _, text in ranks.end()] == ["", ""], "nothing is printed by us"

@@ -237,6 +237,8 @@ def _quiet(
 def _look(observation: Observation, verdict: Verdict) -> Action:
     """On every machine; what one of them has found waits for the others."""
     missing = (sight for sight in observation.trees if sight.look is None)
+    # A look names no ranks, and those of a thousand machines would be sent to each of them.
+    verdict = msgspec.structs.replace(verdict, ranks=(), pids=())
     starts = (
         StartLook(host=sight.host, verdict=verdict)
         for sight in missing

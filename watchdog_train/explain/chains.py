@@ -13,6 +13,7 @@ from watchdog_train.core.diagnosis.ranks import Frames, dismantles, plain_operat
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.core.model.progress import spans
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.graph import Waits
 
@@ -135,7 +136,7 @@ class Chains:
             return node.doing
         absent = [self._rank(n) for n in self._away if n != at]
         unseen = [] if absent else list(self._unseen)
-        seen = tuple(sorted({rank for rank in [*absent, *unseen] if rank is not None}))
+        seen = spans({rank for rank in [*absent, *unseen] if rank is not None})
         if isinstance(node.doing, x.StoreWait):
             return msgspec.structs.replace(node.doing, absent=seen)
         other = [self._rank(n) for n in self._in_others(at)]
@@ -145,7 +146,7 @@ class Chains:
             op=node.doing.op or op,
             seq=seq,
             absent=seen,
-            mismatched=tuple(sorted(rank for rank in other if rank is not None)),
+            mismatched=spans(rank for rank in other if rank is not None),
         )
 
     def _is_away(self, at: int) -> bool:

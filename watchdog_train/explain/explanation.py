@@ -11,6 +11,7 @@ from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
+from watchdog_train.core.model.progress import spans
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.chains import Chains, has_failed_end
 from watchdog_train.explain.graph import Verdict, solve
@@ -275,5 +276,5 @@ def _unknown(graph: Chains, verdict: Verdict) -> tuple[x.Unknown, ...]:
             found.append(x.Unknown(what="holder" if holder else "other-end", who=graph.who(at)))
     unseen = graph.unseen()
     if unseen:
-        found.append(x.Unknown(what="ranks", ranks=unseen))
+        found.append(x.Unknown(what="ranks", ranks=spans(unseen)))
     return tuple(found)

@@ -309,7 +309,7 @@ def doing_words(  # noqa: PLR0912
         case x.CollectiveWait():
             return _collective(doing)
         case x.StoreWait(absent=absent):
-            missing = f"Not there: {words.ranks_text(absent)}." if absent else ""
+            missing = f"Not there: {words.spans_text(absent)}." if absent else ""
             return "waiting for the other ranks to appear", missing
         case x.BatchWait(workers=workers):
             if workers:
@@ -392,8 +392,8 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
 
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:
     if wait.mismatched:
-        return _in(wait), f"In another operation: {words.ranks_text(wait.mismatched)}."
-    return _in(wait), f"Not in it: {words.ranks_text(wait.absent)}." if wait.absent else ""
+        return _in(wait), f"In another operation: {words.spans_text(wait.mismatched)}."
+    return _in(wait), f"Not in it: {words.spans_text(wait.absent)}." if wait.absent else ""
 
 
 def _in(wait: x.CollectiveWait) -> str:
@@ -500,7 +500,7 @@ def _unknown(found: x.Explanation) -> Iterable[str]:
     by_kind: dict[str, list[x.Who]] = {}
     for one in found.unknown:
         if one.what == "ranks":
-            yield f"Nothing was seen of {words.ranks_text(one.ranks)}."
+            yield f"Nothing was seen of {words.spans_text(one.ranks)}."
         elif one.who is not None:
             by_kind.setdefault(one.what, []).append(one.who)
     texts = {

@@ -13,6 +13,8 @@ from datetime import datetime, tzinfo
 from pathlib import PurePath
 from typing import Any, Literal
 
+from watchdog_train.core.model.progress import RankSpans, spans
+
 PROCESS_STATES = {
     "R": "running",
     "S": "sleeping",
@@ -212,21 +214,15 @@ def listed(items: Sequence[str], cap: int = 6) -> str:
 
 def ranks_text(ranks: Sequence[int]) -> str:
     """`rank 0`, `ranks 0-3 and 7`."""
-    ordered = sorted(set(ranks))
-    if not ordered:
+    return spans_text(spans(set(ranks)))
+
+
+def spans_text(ranks: RankSpans) -> str:
+    """The same, of spans."""
+    told = [str(first) if first == last else f"{first}-{last}" for first, last in ranks]
+    if not told:
         return "the job"
-    if len(ordered) == 1:
-        return f"rank {ordered[0]}"
-    spans: list[str] = []
-    first = last = ordered[0]
-    for rank in [*ordered[1:], None]:
-        if rank is not None and rank == last + 1:
-            last = rank
-            continue
-        spans.append(str(first) if first == last else f"{first}-{last}")
-        if rank is not None:
-            first = last = rank
-    return "ranks " + listed(spans)
+    return f"{'rank' if len(told) == 1 and '-' not in told[0] else 'ranks'} {listed(told)}"
 
 
 def clock_time(unix_s: float, zone: tzinfo | None, *, now: float | None = None) -> str:

@@ -6,6 +6,7 @@ import os
 import signal as signals
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Request, Wait
@@ -34,6 +35,9 @@ from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.supervisor.termination_log import TerminationLog
 from watchdog_train.supervisor.vital_signs import VitalSigns
 
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.hands.link.ends import Link
+
 REQUESTS_EVERY_S = 0.5
 LONGEST_PAUSE_S = 1.0
 UNTOLD_PAUSE_S = 0.5
@@ -43,6 +47,7 @@ GATHER_S = 0.05
 HEAR_S, HEAR_TURNS = 0.2, 4
 """Words of agents are gathered for at most so long: for four times as long as the turn before took,
 as each turn looks at all machines."""
+HEAR_EVERY_S = 0.02
 DRAIN_S = 2.0
 
 
@@ -237,11 +242,20 @@ class Supervisor:
             ended = keeper is None or keeper.exit is not None or keeper.wake_fd < 0
             heard = bool(line) and line[0] in found
             if ended or heard or not woken or not found or not left_s:
-                if heard:
-                    ready(signalled, (), min(turn_s, left_s))
+                if heard and self._link is not None:
+                    now = context.system.monotonic()
+                    self._gather(self._link, now + min(turn_s, left_s))
                 self._turn_at = context.system.monotonic()
                 return
             ready(signalled, (), min(GATHER_S, left_s))
+
+    def _gather(self, link: Link, until: float) -> None:
+        """Read what agents say, until then or a signal: a socket holds a part of a turn's words."""
+        clock, signalled = self._context.system.monotonic, [self._context.signals.wakeup_fd]
+        while (left_s := until - clock()) > 0:
+            if ready(signalled, (), min(HEAR_EVERY_S, left_s)):
+                return
+            link.gather()
 
     def _take_signals(self) -> None:
         for number in self._context.signals.take():

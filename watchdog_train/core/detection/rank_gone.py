@@ -7,6 +7,8 @@ says nothing by itself: rank 0 may save, merge or upload for minutes after the o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from watchdog_train.core.detection.budgets import LEARNING_PHASES, Budget, robust_quantile
 from watchdog_train.core.detection.track import RankTrack, Track
 from watchdog_train.core.model import Phase, ProcessId, RankEnd, Sample, Value, signal_name
@@ -69,22 +71,24 @@ def ending(end: RankEnd) -> str:
     return f"is gone, last seen {where}; whether it was killed, nothing tells"
 
 
-def others_of(end: RankEnd, track: Track, sample: Sample) -> tuple[RankTrack, ...]:
-    """Ranks of the same job that lived when this one ended, and still do.
+def _with_others(track: Track, sample: Sample) -> Iterator[tuple[RankEnd, tuple[RankTrack, ...]]]:
+    """Each end, with the ranks of the same job that lived when it came, and still do.
 
-    None when another process has taken its place: a launcher has started the ranks anew.
+    Without an end whose place another process has taken: a launcher has started the ranks anew.
     """
-    if (end.world_size or 1) == 1:
-        return ()
-    worlds = {
+    sizes = {
         member.member.identity: member.slot.world_size
         for member in sample.members
         if member.slot is not None and member.member.role == "rank"
     }
-    same = [rank for rank in track.ranks if worlds.get(rank.who) == end.world_size]
-    if any(rank.rank == end.rank for rank in same):
-        return ()
-    return tuple(rank for rank in same if rank.born_at < end.at)
+    worlds: dict[int | None, list[RankTrack]] = {}
+    for rank in track.ranks:
+        worlds.setdefault(sizes.get(rank.who), []).append(rank)
+    there = {(size, rank.rank) for size, same in worlds.items() for rank in same}
+    for end in sample.ended:
+        if (end.world_size or 1) > 1 and (end.world_size, end.rank) not in there:
+            same = worlds.get(end.world_size, [])
+            yield end, tuple(rank for rank in same if rank.born_at < end.at)
 
 
 def waits_in_vain(
@@ -107,18 +111,21 @@ def waits_in_vain(
         quiet: whether the whole job is quiet. A job that is busy gets more time: NCCL waits spin,
             but the others may also be merging what is already complete.
     """
-    for end in sample.ended:
-        others = others_of(end, track, sample) if has_failed(end) else ()
-        if not others or any(
-            rank.phase in NEVER or rank.interrupted or rank.who in expecting for rank in others
+    moments = (*(end.at for end in sample.ended), *(rank.born_at for rank in track.ranks))
+    newest = max(moments, default=sample.at)
+    if sample.at - newest <= min(detection.rank_gone_s, detection.rank_gone_launcher_s):
+        return None  # while thousands end one after another, nobody is compared with all others
+    launcher = any(member.member.role == "launcher" for member in sample.members)
+    for end, others in _with_others(track, sample):
+        if (
+            not others
+            or not has_failed(end)
+            or any(
+                rank.phase in NEVER or rank.interrupted or rank.who in expecting for rank in others
+            )
         ):
             continue
-        last = max(
-            *(other.at for other in sample.ended),
-            *(rank.born_at for rank in track.ranks),
-            *(rank.changed_at for rank in others),
-        )
-        launcher = any(member.member.role == "launcher" for member in sample.members)
+        last = max(newest, *(rank.changed_at for rank in others))
         short = end.unnoticed or not launcher
         reaction_s = detection.rank_gone_s if short else detection.rank_gone_launcher_s
         if not quiet:
@@ -133,8 +140,7 @@ def left_behind(track: Track, sample: Sample, pids: tuple[int, ...]) -> Gone | N
     """The rank that has ended before one of these, however it did: a failed one, else the first."""
     found = [
         Gone(end=end, others=others, idle_s=sample.at - end.at)
-        for end in sample.ended
-        for others in (others_of(end, track, sample),)
+        for end, others in _with_others(track, sample)
         if any(rank.pid in pids for rank in others)
     ]
     return min(found, key=lambda gone: (not has_failed(gone.end), gone.end.at), default=None)

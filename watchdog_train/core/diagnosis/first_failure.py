@@ -9,7 +9,6 @@ launchers send to the victims.
 from __future__ import annotations
 
 import re
-import signal as signals
 from collections.abc import Iterable
 from itertools import islice
 
@@ -26,6 +25,11 @@ _NATIVE_CRASH = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
 _NOT_CAUSED_BY_PEERS = (9, *_NATIVE_CRASH)
 _SENT_TO_VICTIMS = (1, 2, 15)
+_FATAL = {
+    "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8,
+    "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15,
+}  # fmt: skip
+"""Numbers of Linux."""
 _LAUNCHER_TELLS = re.compile(
     r"exit ?code\s{0,4}: ?(?P<code>-?\d{1,3})\)?[^()]{0,40}\(pid: ?(?P<pid>\d{1,10})\)"
 )
@@ -101,9 +105,9 @@ def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, str, int], int
         for match in _LAUNCHER_TELLS.finditer(line):
             found.setdefault((part, "pid", int(match["pid"])), int(match["code"]))
         for match in _SPAWN_TELLS.finditer(line):
-            signal = getattr(signals, match["signal"] or "", 0)
-            if signal or match["code"]:
-                found.setdefault((part, "rank", int(match["rank"])), int(match["code"] or -signal))
+            status = int(match["code"] or -_FATAL.get(match["signal"], 0))
+            if status:
+                found.setdefault((part, "rank", int(match["rank"])), status)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.model.exceptions import ExceptionFact, Sender
+from watchdog_train.core.model.progress import RankSpans
 from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.model.words import Phase, Role, Value
 
@@ -50,16 +51,16 @@ class CollectiveWait(_FrameWait, tag="collective"):
     """As the rank itself recorded it."""
     inside: Literal["backward", "ddp"] | None = None
     """Started by a backward pass; ddp: by DDP's reducer, of gradients."""
-    absent: tuple[int, ...] = ()
+    absent: RankSpans = ()
     """Ranks that have not entered it."""
-    mismatched: tuple[int, ...] = ()
+    mismatched: RankSpans = ()
     """Ranks that are in another operation, or in the same one with another size."""
 
 
 class StoreWait(_FrameWait, tag="store"):
     """A rendezvous or a key of the store; the store itself is a broker and never the cause."""
 
-    absent: tuple[int, ...] = ()
+    absent: RankSpans = ()
 
 
 class BatchWait(_FrameWait, tag="batch"):
@@ -209,7 +210,7 @@ class Unknown(Value):
 
     what: Literal["stack", "wait", "holder", "other-end", "exception", "end", "ranks"]
     who: Who | None = None
-    ranks: tuple[int, ...] = ()
+    ranks: RankSpans = ()
     """Of `ranks`: those of which nothing was seen."""
 
 

@@ -7,13 +7,26 @@ from typing import Literal
 from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import Phase, Value
 
+RankSpans = tuple[tuple[int, int], ...]
+"""The first and the last of each run of rank numbers, in order: short for thousands of ranks."""
+
+
+def spans(ranks: Iterable[int]) -> RankSpans:
+    """Of rank numbers in any order; of one that is there twice, two."""
+    found: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if found and rank == found[-1][1] + 1:
+            found[-1] = (found[-1][0], rank)
+        else:
+            found.append((rank, rank))
+    return tuple(found)
+
 
 class PhaseRanks(Value, omit_defaults=True):
     """The ranks in one phase, as the log has them: short, however many they are."""
 
     phase: Phase
-    ranks: tuple[tuple[int, int], ...]
-    """The first and the last of each run of numbers, in order."""
+    ranks: RankSpans
     step: int | None = None
     """The newest of any of them."""
     behind: tuple[int, ...] = ()
@@ -37,17 +50,11 @@ def by_phase(said: Iterable[tuple[int, Phase, int | None]]) -> tuple[PhaseRanks,
 
 
 def _alike(phase: Phase, of: list[tuple[int, int]], *, known: bool) -> PhaseRanks:
-    runs: list[tuple[int, int]] = []
-    for rank, _ in of:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
-        else:
-            runs.append((rank, rank))
     newest = max(step for _, step in of)
     behind = tuple(newest - step for _, step in of)
     return PhaseRanks(
         phase=phase,
-        ranks=tuple(runs),
+        ranks=spans(rank for rank, _ in of),
         step=newest if known else None,
         behind=behind if any(behind) else (),
     )

@@ -71,6 +71,7 @@ class Link:
         self._channels: list[Channel] = []
         self._peers: dict[str, Peer] = {}
         self._linked: dict[tuple[Channel, bytes], str] = {}
+        self._came: list[tuple[str, bytes]] = []
 
     def send(self, to: str, message: bytes) -> bool:
         """Send, or queue for a moment.
@@ -88,8 +89,16 @@ class Link:
         return sent
 
     def receive(self) -> list[tuple[str, bytes]]:
-        """What has come since the last call, with the name of who sent it; some MiB at most."""
-        now, messages = self._clock(), []
+        """What has come since the last call, with the name of who sent it."""
+        self.gather()
+        messages, self._came = self._came, []
+        return messages
+
+    def gather(self) -> None:
+        """Take what has come for the next receive(): a socket holds some 200 KiB, and a thousand
+        machines say more than that in a turn.
+        """
+        now = self._clock()
         self._connect(now)
         for key, _ in self._selector.select(0):
             channel = key.data
@@ -99,12 +108,11 @@ class Link:
                     self._heed(channel, number, data[:1], data[1:], now)
                 elif (name := self._linked.get((channel, number))) is not None:
                     self._peers[name].heard_at = now
-                    messages.append((name, data[1:]))
+                    self._came.append((name, data[1:]))
         for channel in tuple(self._channels):
             self._watch(channel)
             if channel.broken:
                 self._drop(channel)
-        return messages
 
     def fileno(self) -> int:
         """Readable when something has come; -1 where there is no such descriptor."""
