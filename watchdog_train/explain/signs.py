@@ -175,7 +175,7 @@ class Scene:
         if not sign.log:
             return None
         if sign.at == "last-steps":
-            return self.logs.last_steps_all(sign.log, 3)
+            return self.logs.last_steps_all(sign.log, 2)
         if sign.at == "end":
             return next(self.logs.at_end(sign.log), None)
         if sign.at == "repeats":
