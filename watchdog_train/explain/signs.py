@@ -104,6 +104,7 @@ class Scene:
             "memory-short": (host.memory_available_share or 1) < _MEMORY,
             "overloaded": (host.load_per_core or 0) > _LOAD,
             "gpu-shared": bool(host.gpu_others),
+            "gpus-spin": host.gpus_spin,
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())

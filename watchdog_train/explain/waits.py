@@ -44,7 +44,9 @@ _DEBUGGER = (
     "getpass|unix_getpass|_raw_input|fallback_getpass|win_getpass (getpass.py)"
 )
 _SERVES = "accept4|accept|_accept (socket.py) || accept4|sock_accept*"
-_TAKES_ORDERS = "main_loop|run_task_loop (ray/*) || block_thread|block (gradio/*) || run (wandb/agents/*)"
+_TAKES_ORDERS = (
+    "main_loop|run_task_loop (ray/*) || block_thread|block (gradio/*) || run (wandb/agents/*)"
+)
 _POOL = "iflatmap_unordered (datasets/*) || get|wait|next (*multiprocess*/pool.py|billiard/pool.py)"
 _BETWEEN = "*multiprocess*/queues.py|billiard/*"
 _CHILD = "*multiprocess*/process.py|*multiprocess*/popen_*|subprocess.py"
