@@ -22,7 +22,7 @@ _GPU = re.compile(
 _GPU_ROW = re.compile(r"\d{1,2}, (?=.*?\b(?P<busy>\d{1,3}) %)(?=.*?\b(?P<power>\d{1,4})\.\d{2} W)")
 """Of nvidia-smi's table, and of what it answers to a query."""
 _LIMIT_W, _SPINS = 250, 0.4
-"""The limit of a card where nothing tells it, and the share of it below which no kernel computes."""
+"""The limit of a card where none is printed; below this share of it, kernels only wait."""
 _BUSY_PERCENT = 98
 _UNITS = {"": 1.0, "K": 1.0, "M": 2**10, "G": 2**20, "T": 2**30}
 
