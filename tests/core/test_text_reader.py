@@ -9,9 +9,13 @@ import pytest
 
 from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
 from watchdog_train.evidence import pyspy
+from watchdog_train.evidence.text.gather import gather
+from watchdog_train.evidence.text.host_text import host_facts
 from watchdog_train.evidence.text.reader import read_text
 from watchdog_train.evidence.text.roles import who_by_name
+from watchdog_train.evidence.text.sources import Source
 from watchdog_train.evidence.text.tables import merged, read_processes
+from watchdog_train.explain import waits
 
 PY_SPY = """\
 Process 812: python -u train.py --lr 1e-4
@@ -383,3 +387,35 @@ def test_the_path_that_a_sleeping_function_holds(variables, expected):
     assert pyspy.path_variable(text, 5, 7) == expected
     assert pyspy.path_variable(text, 5, 8) is None
     assert pyspy.path_variable("{", 5, 7) is None
+
+
+@pytest.mark.parametrize(("watts", "spin"), [((69, 68), True), ((310, 68), False), ((69,), False)])
+def test_several_busy_gpus_that_take_little_power_spin(watts, spin):
+    lines = [
+        f"| N/A   36C    P0    {w}W / 350W |   4308MiB / 32510MiB |    100%      Default |"
+        for w in watts
+    ]
+    assert host_facts(lines).gpus_spin is spin
+
+
+@pytest.mark.parametrize(
+    "innermost", ["main_loop (ray/worker.py:431)", "select (selectors.py:468)"]
+)
+def test_the_thread_with_the_training_decides_where_the_main_one_takes_orders(innermost):
+    text = f"""Thread 7102 (idle): "MainThread"
+    {innermost}
+    _run_once (asyncio/base_events.py:1750)
+    <module> (ray/workers/default_worker.py:218)
+Thread 7181 (active): "Thread-4"
+    __init__ (torch/nn/parallel/distributed.py:578)
+    train_func (train_mnist.py:64)
+    _bootstrap (threading.py:890)
+"""
+    (process,) = gather([Source(name="rank0.pid7102.txt", text=text)]).processes
+    assert waits.deciding_thread(process).name == "Thread-4"
+
+
+def test_a_debugger_at_a_fault_of_memory_shows_no_wait():
+    text = "Thread 1 received signal SIGSEGV, Segmentation fault.\n#0  0x01 in f () from /libcuda.so.1\n"
+    assert read_text(text).dumps == ()
+    assert read_text(text.partition("\n")[2]).dumps != ()

@@ -37,7 +37,7 @@ OF_THE_JOB = frozenset(
     | {"alone", "different-operations", "partly-named", "different-places", "some-left", "same"}
     | {"none", "recorded-different-operation", "recorded-different-size", "recorded-behind"}
     | {"recorded-same", "records-agree", "first-collectives", "early-collectives", "tiny"}
-    | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible"}
+    | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible", "gpus-spin"}
     | {"shm-full", "shm-free", "swap-full", "swaps", "memory-short", "overloaded", "gpu-shared"}
     | {"lock-owner-dead"}
 )

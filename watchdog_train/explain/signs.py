@@ -104,6 +104,7 @@ class Scene:
             "memory-short": (host.memory_available_share or 1) < _MEMORY,
             "overloaded": (host.load_per_core or 0) > _LOAD,
             "gpu-shared": bool(host.gpu_others),
+            "gpus-spin": host.gpus_spin,
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())
@@ -175,7 +176,7 @@ class Scene:
         if not sign.log:
             return None
         if sign.at == "last-steps":
-            return self.logs.last_steps_all(sign.log, 3)
+            return self.logs.last_steps_all(sign.log, 2)
         if sign.at == "end":
             return next(self.logs.at_end(sign.log), None)
         if sign.at == "repeats":

@@ -44,6 +44,9 @@ _DEBUGGER = (
     "getpass|unix_getpass|_raw_input|fallback_getpass|win_getpass (getpass.py)"
 )
 _SERVES = "accept4|accept|_accept (socket.py) || accept4|sock_accept*"
+_TAKES_ORDERS = (
+    "main_loop|run_task_loop (ray/*) || block_thread|block (gradio/*) || run (wandb/agents/*)"
+)
 _POOL = "iflatmap_unordered (datasets/*) || get|wait|next (*multiprocess*/pool.py|billiard/pool.py)"
 _BETWEEN = "*multiprocess*/queues.py|billiard/*"
 _CHILD = "*multiprocess*/process.py|*multiprocess*/popen_*|subprocess.py"
@@ -104,14 +107,23 @@ _SOURCES: tuple[tuple[re.Pattern[str], x.Doing], ...] = (
 
 
 def deciding_thread(process: ProcessEvidence) -> ThreadStack | None:
-    """The one that made the last beat, else the main one; never a ticker."""
+    """The one that made the last beat, else the main one, unless that only waits for orders."""
     wanted = process.deciding_tid
     if wanted is not None:
         found = next((t for t in process.threads if t.os_id == wanted and t.frames), None)
         if found is not None:
             return found
     main = process.main
-    return main if main is not None and main.frames else busiest_thread(process.threads)
+    if main is None or not main.frames:
+        return busiest_thread(process.threads)
+    innermost = next((frame for frame in main.frames if not frame.native), None)
+    if innermost is None or not (
+        frame_matches(_TAKES_ORDERS, innermost)
+        or is_idle_helper(msgspec.structs.replace(main, main=False))
+    ):
+        return main
+    others = [t for t in process.threads if t.frames and not t.main and not is_ticker(t)]
+    return min(others, key=lambda thread: own_frame(thread) is None, default=main)
 
 
 def is_ticker(thread: ThreadStack) -> bool:

@@ -16,6 +16,14 @@ _VARIABLE = re.compile(
     r"HF_HUB_OFFLINE|NCCL_\w{1,60}|WORLD_SIZE|RANK|LOCAL_RANK|CUDA_LAUNCH_BLOCKING))="
     r"[\"']?(?P<value>[^\s\"']{1,200})"
 )
+_GPU = re.compile(
+    r".*?\b(?P<power>\d{1,4})W\s*/\s*(?P<limit>\d{1,4})W\s*\|.{1,60}\|\s*(?P<busy>\d{1,3})%"
+)
+_GPU_ROW = re.compile(r"\d{1,2}, (?=.*?\b(?P<busy>\d{1,3}) %)(?=.*?\b(?P<power>\d{1,4})\.\d{2} W)")
+"""Of nvidia-smi's table, and of what it answers to a query."""
+_LIMIT_W, _SPINS = 250, 0.4
+"""The limit of a card where none is printed; below this share of it, kernels only wait."""
+_BUSY_PERCENT = 98
 _UNITS = {"": 1.0, "K": 1.0, "M": 2**10, "G": 2**20, "T": 2**30}
 
 
@@ -25,6 +33,7 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
     values: dict[str, float] = {}
     swapped: list[float] = []
     columns: list[str] = []
+    spinning: list[bool] = []
     for line in lines:
         words = line.split()
         if "si" in words and "so" in words:
@@ -32,6 +41,11 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
         elif columns and len(words) == len(columns) and all(word.isdigit() for word in words):
             row = dict(zip(columns, words, strict=True))
             swapped.append((int(row["si"]) + int(row["so"])) * 1024.0)
+        if gpu := _GPU.match(line) or _GPU_ROW.match(line):
+            limit = int(gpu.groupdict().get("limit") or _LIMIT_W)
+            spinning.append(
+                int(gpu["busy"]) >= _BUSY_PERCENT and int(gpu["power"]) < _SPINS * limit
+            )
         if "shm" in line and (match := _SHM.search(line)):
             shm = min(1.0, int(match["percent"]) / 100)
         elif match := _FREE.match(line.strip()):
@@ -43,6 +57,7 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
         # The first row of vmstat is the mean since the machine was started.
         swap_bytes_s=sum(swapped[1:]) / len(swapped[1:]) if len(swapped) > 1 else None,
         memory_available_share=_share(values.get("MemAvailable"), values.get("MemTotal")),
+        gpus_spin=len(spinning) > 1 and all(spinning),
     )
 
 

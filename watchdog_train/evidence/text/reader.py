@@ -37,6 +37,8 @@ _SKIPPED = re.compile(
 )
 _STOPPED = re.compile(r"\*\*\* SIG(?:TERM|INT|QUIT|HUP|USR[12])\b|`Termination signal`")
 """Only then a C++ stack shows where the process was, and not where it failed."""
+_FAILED = re.compile(r"(?:received|terminated with) signal SIG(?:SEGV|BUS|ILL|FPE)\b")
+"""Then a debugger's stack shows where it failed, too."""
 _MARKS = ("->", "--")
 """Before the line of source at which IPython's frame stands."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
@@ -114,7 +116,8 @@ def read_text(text: str) -> Reading:
             dump
             for stream in streams.values()
             for dump in stream.dumps
-            if dump.tool != "C++" or _STOPPED.search(text)
+            if (dump.tool != "C++" or _STOPPED.search(text))
+            and (dump.tool != "gdb" or not _FAILED.search(text))
         ),
         raised=tuple(
             sorted((r for s in streams.values() for r in s.raised), key=lambda r: r.at_line)
