@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from watchdog_train.core.events import AnyEvent
     from watchdog_train.core.model import (
         Member,
-        MemberSample,
         RankPlaces,
         RankStatus,
         Sample,
@@ -132,7 +131,6 @@ def _supervisor_alive(
 
 def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     """Beats from the slots, and the states of recorded processes, each verified by its start."""
-    from watchdog_train.core.detection.track import judged
     from watchdog_train.core.model import MemberSample, Sample
     from watchdog_train.core.notices.news import run_progress
     from watchdog_train.store.slots import read_slots
@@ -166,14 +164,14 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     problems = (*live.problems, *(scan.problems[:3] if scan is not None else ()))
     states: Mapping[int, str | None] = {sample.member.pid: sample.state for sample in samples}
     live = msgspec.structs.replace(live, states=dict(states), problems=problems)
-    measured = judged(sample)
+    measured = sample.judged
     if not measured:
         return live
     # One look cannot tell a pace: the supervisor's is taken while it is recent.
     recent = now - state.progress_mono <= PACE_S
     return msgspec.structs.replace(
         live,
-        ranks=tuple(_rank_status(one, slot, sample) for one, slot in measured),
+        ranks=_ranks(sample),
         progress=run_progress(sample, state, state.progress.steps_s if recent else None),
         places=_places(sample, state),
         can_save=any(slot.can_save for _, slot in measured),
@@ -181,21 +179,25 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     )
 
 
-def _rank_status(member: MemberSample, slot: SlotReading, sample: Sample) -> RankStatus:
-    from watchdog_train.core.model import RankStatus
+def _ranks(sample: Sample) -> tuple[RankStatus, ...]:
+    from watchdog_train.core.model import RankStatus, workers_by_rank
 
-    workers = (one.member for one in sample.members if one.member.role == "worker")
-    beat_age_s = max(0.0, sample.at - slot.last_beat_ns / 1e9) if slot.last_beat_ns else None
-    return RankStatus(
-        rank=member.member.rank or 0,
-        local_rank=member.member.local_rank,
-        pid=member.member.pid,
-        host=member.member.host or None,
-        step=slot.step,
-        phase=slot.phase,
-        beat_age_s=round(beat_age_s, 1) if beat_age_s is not None else None,
-        state=member.state,
-        workers=tuple(one.pid for one in workers if one.rank == member.member.rank),
+    workers = workers_by_rank(one.member for one in sample.members)
+    return tuple(
+        RankStatus(
+            rank=one.member.rank or 0,
+            local_rank=one.member.local_rank,
+            pid=one.member.pid,
+            host=one.member.host or None,
+            step=slot.step,
+            phase=slot.phase,
+            beat_age_s=round(max(0.0, sample.at - slot.last_beat_ns / 1e9), 1)
+            if slot.last_beat_ns
+            else None,
+            state=one.state,
+            workers=tuple(workers.get(one.member.rank, ())),
+        )
+        for one, slot in sample.judged
     )
 
 

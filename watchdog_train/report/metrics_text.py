@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress
 from watchdog_train.report.words import clean
@@ -87,7 +86,7 @@ def restart_reasons(state: State) -> Counter[str]:
 
 def _live(add: Add, observation: Observation) -> None:
     ages, steps = [], []
-    for member, slot in judged(observation.sample):
+    for member, slot in observation.sample.judged:
         rank = {"rank": str(member.member.rank or 0)}
         if slot.last_beat_ns:
             ages.append((rank, max(0.0, observation.now - slot.last_beat_ns / 1e9)))

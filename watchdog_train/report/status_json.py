@@ -8,7 +8,13 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Member, RankPlaces, RankStatus, RunProgress
+from watchdog_train.core.model import (
+    Member,
+    RankPlaces,
+    RankStatus,
+    RunProgress,
+    workers_by_rank,
+)
 from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.job_text import job_object
 from watchdog_train.report.live import Live, NewestCheckpoint
@@ -115,13 +121,11 @@ def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
 def _recorded(state: State) -> Iterator[RankStatus]:
     """Of the processes that are recorded as ranks; what they do now nobody has measured."""
     processes: dict[int, list[Member]] = {}
-    workers: dict[int, list[int]] = {}
+    workers = workers_by_rank(state.members)
     # What trains and was given no rank counts as rank 0.
     role = "rank" if any(member.role == "rank" for member in state.members) else "other"
     for member in state.members:
-        if member.role == "worker" and member.rank is not None:
-            workers.setdefault(member.rank, []).append(member.pid)
-        elif member.role == role:
+        if member.role == role:
             processes.setdefault(member.rank or 0, []).append(member)
     for group in state.ranks:
         for rank, step in group.each():

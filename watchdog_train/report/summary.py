@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RunProgress, Why
@@ -261,7 +260,7 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
     line = progress_line(progress)
     if line is not None:
         return line
-    phases = [slot.phase for _, slot in judged(observation.sample)]
+    phases = [slot.phase for _, slot in observation.sample.judged]
     known = phases and phases[0] not in ("unknown", "train")
     doing = f", phase {phases[0]}" if known else ""
     return f"no step yet{doing}, {duration(now - attempt.launching_mono)}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from watchdog_train.core.actions import HookReport, SettingReport, TrainingReport
-from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord
 from watchdog_train.core.model import MemberSample, RankPlaces, Sample
 from watchdog_train.core.notices.notes import Note, TaskNote
@@ -41,7 +40,7 @@ class SideFiles:
 
     def look(self, sample: Sample) -> None:
         """Read what has changed since the last look."""
-        for member, slot in tracks.judged(sample):
+        for member, slot in sample.judged:
             known = self._known.get(member.member.pid)
             if known is None or known[1].changes < slot.milestone:
                 self._read(member)
@@ -138,7 +137,7 @@ class SideFiles:
             return ()
         # Of a training that ended soon after its last look, only the notes read at its end tell.
         notes = {pid: note for pid, (_, note) in self._known.items()}
-        for member, slot in tracks.judged(sample):
+        for member, slot in sample.judged:
             if slot.settings_taken or slot.progress:
                 note = read_note(self._slot_dir, member.member.pid)
                 if note is not None:

@@ -14,7 +14,6 @@ from watchdog_train.core.actions import (
     Told,
     TreeSight,
 )
-from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import newest_checkpoint, together
 from watchdog_train.core.model.gpu import GpuHold
@@ -272,9 +271,7 @@ class Observer:
 
     def _resumed_step(self) -> int | None:
         steps = [
-            slot.resumed_step
-            for _, slot in tracks.judged(self._sample)
-            if slot.resumed_step is not None
+            slot.resumed_step for _, slot in self._sample.judged if slot.resumed_step is not None
         ]
         return max(steps, default=None)
 

@@ -15,7 +15,6 @@ import msgspec
 
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import folder_of
 from watchdog_train.core.model import Survey, said, written
@@ -253,7 +252,7 @@ class Performer:
         if slot_dir is None:
             return
         self._save_dirs.update(os.path.dirname(save.path) for save in observation.saves[-1:])
-        for member, slot in judged(observation.sample):
+        for member, slot in observation.sample.judged:
             self._world_size = slot.world_size or self._world_size
             note = read_note(slot_dir, member.member.pid)
             if note is not None:

@@ -21,7 +21,7 @@ from watchdog_train.core.detection.special import (
     over_users_limit,
     stopped,
 )
-from watchdog_train.core.detection.track import RankTrack, Track, is_saving, judged, survived_s
+from watchdog_train.core.detection.track import RankTrack, Track, is_saving, survived_s
 from watchdog_train.core.detection.usual import is_quiet_at_work
 from watchdog_train.core.detection.verdict import (
     BUSY,
@@ -75,7 +75,7 @@ class Signs(Value):
 
 def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     """What was seen of them until now."""
-    slots = [slot for _, slot in judged(sample)]
+    slots = [slot for _, slot in sample.judged]
     steps = [slot.step for slot in slots if slot.step is not None]
     expected = announced_until(sample)
     silent = all(

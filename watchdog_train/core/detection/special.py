@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchdog_train.core.detection.track import RankTrack, Track, judged
+from watchdog_train.core.detection.track import RankTrack, Track
 from watchdog_train.core.detection.verdict import OVER, Verdict
 from watchdog_train.core.model import ProcessId, Sample, Why
 from watchdog_train.core.policy import Detection
@@ -22,7 +22,7 @@ def stopped(track: Track, sample: Sample) -> tuple[int, ...]:
 
 def announced_until(sample: Sample) -> dict[ProcessId, float]:
     """Per process, until when the script itself has announced its silence, monotonic seconds."""
-    said = ((member, slot.expect_until_ns) for member, slot in judged(sample))
+    said = ((member, slot.expect_until_ns) for member, slot in sample.judged)
     return {one.member.identity: until_ns / 1e9 for one, until_ns in said if until_ns}
 
 

@@ -121,11 +121,6 @@ def lengthen(track: Track, phase: Phase) -> Track:
     return _replace(track, factors=factors)
 
 
-def judged(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
-    """Whoever may be a suspect."""
-    return sample.judged
-
-
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     """The memory after one more poll."""
     slept_s = _slept_s(track, sample, detection)
@@ -239,7 +234,7 @@ def _advance_ranks(
     known = {rank.who: rank for rank in track.ranks}
     ranks = []
     progressed = False
-    for member, slot in judged(sample):
+    for member, slot in sample.judged:
         before = known.get(member.member.identity)
         if before is None:
             after = _first_seen(member, slot, sample.at, born=track.begun)

@@ -186,9 +186,9 @@ class HostFacts(Value):
     """Moved to and from swap; of the whole machine."""
     load_per_core: float | None = None
     gpu_others: tuple[str, ...] = ()
+    """Processes of others with memory on the GPUs of the training, for a person."""
     gpus_spin: bool = False
     """Several GPUs, each at full utilization and little power: their kernels wait."""
-    """Processes of others with memory on the GPUs of the training, for a person."""
 
 
 class LockFact(Value):

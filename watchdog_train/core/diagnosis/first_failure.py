@@ -17,6 +17,7 @@ import msgspec
 from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.diagnosis.facts import LogText, ProcessEvidence
 from watchdog_train.core.model import RankEnd, Value
+from watchdog_train.core.model.words import SIGNAL_NAMES
 
 SAME_LOOK_S = 0.1
 """Ends that were seen closer together came in one look, whose order is not known."""
@@ -25,11 +26,7 @@ _NATIVE_CRASH = (4, 7, 8, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
 _NOT_CAUSED_BY_PEERS = (9, *_NATIVE_CRASH)
 _SENT_TO_VICTIMS = (1, 2, 15)
-_FATAL = {
-    "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8,
-    "SIGKILL": 9, "SIGSEGV": 11, "SIGTERM": 15,
-}  # fmt: skip
-"""Numbers of Linux."""
+_NUMBERS = {name: number for number, name in SIGNAL_NAMES.items()}
 _LAUNCHER_TELLS = re.compile(
     r"exit ?code\s{0,4}: ?(?P<code>-?\d{1,3})\)?[^()]{0,40}\(pid: ?(?P<pid>\d{1,10})\)"
 )
@@ -39,8 +36,6 @@ _SPAWN_TELLS = re.compile(
     r"(?:exit code (?P<code>\d{1,3})|signal (?P<signal>SIG[A-Z]{2,8}))"
 )
 """torch.multiprocessing.spawn 2.13, which numbers its processes as one machine numbers ranks."""
-
-
 _FIRST_OBSERVED = re.compile(
     r"Root Cause \(first observed failure\):(?:\n.*){1,4}?\n\s*rank\s*: (?P<rank>\d{1,6})\b.*"
     r"\n\s*exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,10})\)"
@@ -105,7 +100,7 @@ def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, str, int], int
         for match in _LAUNCHER_TELLS.finditer(line):
             found.setdefault((part, "pid", int(match["pid"])), int(match["code"]))
         for match in _SPAWN_TELLS.finditer(line):
-            status = int(match["code"] or -_FATAL.get(match["signal"], 0))
+            status = int(match["code"] or -_NUMBERS.get(match["signal"], 0))
             if status:
                 found.setdefault((part, "rank", int(match["rank"])), status)
     return found

@@ -288,6 +288,15 @@ class Sample(Value, dict=True):
         return tuple(found)
 
 
+def workers_by_rank(members: Iterable[Member]) -> dict[int | None, list[int]]:
+    """Pids of DataLoader workers."""
+    found: dict[int | None, list[int]] = {}
+    for member in members:
+        if member.role == "worker":
+            found.setdefault(member.rank, []).append(member.pid)
+    return found
+
+
 def together(samples: Sequence[Sample], *, at: float, host: str = "") -> Sample:
     """One sample of several machines; an unknown of one of them is unknown of all."""
     if len(samples) == 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.events.stall import Warned
 from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, Why
 
@@ -176,7 +175,7 @@ def _shared(memory: Outlook, sample: Sample) -> Outlook:
 
 def _saved(memory: Outlook, sample: Sample) -> Outlook:
     ended = steps = 0
-    for _, slot in judged(sample):
+    for _, slot in sample.judged:
         ended = max(ended, slot.saves_ended)
         steps += slot.step is not None
     if memory.saved_at is None:

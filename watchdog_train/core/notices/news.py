@@ -9,7 +9,6 @@ import msgspec
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.events.stall import NoticeKind
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
@@ -52,7 +51,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found: list[e.AnyEvent] = []
     sample, now = observation.sample, observation.now
     after_s = max(0.0, now - attempt.launching_mono)
-    ranks = judged(sample)
+    ranks = sample.judged
     if attempt.first_beat_s is None and ranks:
         member, _ = ranks[0]
         found.append(
@@ -94,7 +93,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
 
 def job_step(sample: Sample) -> int | None:
     """The newest step any judged process has reached."""
-    steps = [slot.step for _, slot in judged(sample) if slot.step is not None]
+    steps = [slot.step for _, slot in sample.judged if slot.step is not None]
     return max(steps, default=None)
 
 
@@ -106,7 +105,7 @@ def run_progress(sample: Sample, state: State, steps_s: float | None) -> RunProg
         state: a silence that is looked into has no time left that anybody knows.
         steps_s: the recent pace, None where it is not known.
     """
-    ranks = judged(sample)
+    ranks = sample.judged
     step = job_step(sample)
     total = max([slot.total_steps for _, slot in ranks if slot.total_steps], default=None)
     if total is not None and step is not None and step > total:
@@ -143,22 +142,22 @@ def progress_event(
     known = {(one.host, one.pid): one for one in state.members}
     census = {(one.member.host, one.member.pid): one.member for one in sample.members}
     new = tuple(one for key, one in census.items() if known.get(key) != one)
-    gone: dict[str, tuple[int, ...]] = {}
+    gone: dict[str, list[int]] = {}
     for host, pid in known:
         if (host, pid) not in census:
-            gone[host] = (*gone.get(host, ()), pid)
+            gone.setdefault(host, []).append(pid)
     return e.Progress(
         progress=run_progress(heard, state, steps_s),
-        ranks=by_phase((m.member.rank or 0, slot.phase, slot.step) for m, slot in judged(heard)),
+        ranks=by_phase((m.member.rank or 0, slot.phase, slot.step) for m, slot in heard.judged),
         members=new or msgspec.UNSET,
-        gone=gone or msgspec.UNSET,
+        gone={host: tuple(pids) for host, pids in gone.items()} or msgspec.UNSET,
     )
 
 
 def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
     """Ranks that have ended while others of their job live; at the end of a job all of them do."""
     known = {end.identity for end in state.rank_ends}
-    living = any(member.member.role == "rank" for member, _ in judged(sample))
+    living = any(member.member.role == "rank" for member, _ in sample.judged)
     if state.kill is not None or not living:
         return []
     return [
@@ -212,7 +211,7 @@ def _not_loaded(observation: Observation) -> Why:
 
 def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
     """The step by which the training says that it did not resume; None where any rank did."""
-    told = [slot for _, slot in judged(sample)]
+    told = [slot for _, slot in sample.judged]
     resumed = any(
         (slot.first_step is not None and expected is not None and slot.first_step >= expected)
         or (slot.resumed_step is not None and not slot.train_ordinal)
@@ -227,14 +226,14 @@ def _first_step(sample: Sample) -> int | None:
 
     Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
     """
-    return min((found for _, slot in judged(sample) if (found := _began_at(slot))), default=None)
+    return min((found for _, slot in sample.judged if (found := _began_at(slot))), default=None)
 
 
 def _began_anew(sample: Sample, expected: int | None) -> int | None:
     """A rank that says that it began before the checkpoint, beside others that began behind it."""
     told = [
         (member.member.rank or 0, slot.first_step)
-        for member, slot in judged(sample)
+        for member, slot in sample.judged
         if slot.first_step is not None
     ]
     if expected is None or all(first <= expected for _, first in told):
@@ -251,7 +250,7 @@ def _began_at(slot: SlotReading) -> int | None:
 
 def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
     """Whether the training that the checkpoint is for has not begun: fold 2 comes after fold 1."""
-    begun = max((slot.train_ordinal for _, slot in judged(sample)), default=0)
+    begun = max((slot.train_ordinal for _, slot in sample.judged), default=0)
     return ordinal is not None and begun < ordinal
 
 
@@ -299,7 +298,7 @@ def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
     attempt = state.attempt
     if attempt is None or attempt.first_beat_s is not None or attempt.ended:
         return None
-    if judged(observation.sample) or state.kill is not None:
+    if observation.sample.judged or state.kill is not None:
         return None
     if observation.now - attempt.launching_mono < NO_HEARTBEAT_S:
         return None
@@ -334,7 +333,7 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
         return False
     said = {(rank, group.phase) for group in state.ranks for rank, _ in group.each()}
     ranks = {rank for rank, _ in said}
-    phases = ((member.member.rank or 0, slot.phase) for member, slot in judged(sample))
+    phases = ((member.member.rank or 0, slot.phase) for member, slot in sample.judged)
     if any(one[0] in ranks and one not in said for one in phases):
         return True
     if since_s < CENSUS_EVERY_S:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.model import Phase, Sample, SlotReading, Value
 
 _replace = msgspec.structs.replace
@@ -46,7 +45,7 @@ class Pace(Value):
 
 def advance(pace: Pace, sample: Sample) -> Pace:
     """The memory after one more poll."""
-    stepping = [slot for _, slot in judged(sample) if slot.step is not None]
+    stepping = [slot for _, slot in sample.judged if slot.step is not None]
     if not stepping:
         return pace
     slot = max(stepping, key=_step)

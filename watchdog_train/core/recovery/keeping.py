@@ -14,7 +14,6 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, KeepCopy, Observation, Record, RestoreCopy, Wait
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, Sample, SaveRecord, said
 from watchdog_train.core.model.recovery import SUFFIXES
@@ -155,5 +154,5 @@ def _is_early(now: float, state: State) -> bool:
 def _is_saving(sample: Sample) -> bool:
     """What is being written over now would be copied torn."""
     return not kill.live(sample) or any(
-        slot.saves_begun > slot.saves_ended for _, slot in judged(sample)
+        slot.saves_begun > slot.saves_ended for _, slot in sample.judged
     )

@@ -19,7 +19,6 @@ from watchdog_train.core.actions import (
     TaskName,
     Wait,
 )
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Sample, SlotReading, Why, WhyCode, said
 from watchdog_train.core.policy import Policy, Stopping
@@ -105,7 +104,7 @@ def stop(
         return None  # the dumps are on disk before the first signal
     if request.mode == "now":
         return kill.begin_first("now", observation, state, Why("asked", who=request.by))
-    slots = [slot for _, slot in judged(sample)]
+    slots = [slot for _, slot in sample.judged]
     if any(slot.can_stop for slot in slots):
         saves = _can_save(sample)
         return AskStop(
@@ -137,7 +136,7 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
     if asked is not None and asked.refused:
         return observation.now
     most = under_way.stage_mono + max(stopping.ask_most_s, stopping.ask_s)
-    slots = [slot for _, slot in judged(observation.sample)]
+    slots = [slot for _, slot in observation.sample.judged]
     if asked is not None and observation.verdict.kind == "alive" and slots:
         step = _step(slots)
         ahead = AHEAD_STEPS if state.crew is None else AHEAD_STEPS_OF_SEVERAL

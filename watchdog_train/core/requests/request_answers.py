@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.fold.state import State
 
 
 def answers(observation: Observation, state: State) -> list[e.AnyEvent]:
     """Requests that a rank has taken since the last poll, or found no common step for."""
-    slots = [slot for _, slot in judged(observation.sample)]
+    slots = [slot for _, slot in observation.sample.judged]
     step = max((slot.step for slot in slots if slot.step is not None), default=None)
     found: list[e.AnyEvent] = []
     number, done = state.save_requested, max(state.save_answered, state.save_proven)

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.detection.track import judged
 from watchdog_train.core.events import Looked
 from watchdog_train.core.model import Patience, Sample
 
@@ -81,7 +80,7 @@ class TraceWriter:
 
     def _sample(self, sample: Sample, attempt: int) -> dict[str, Any]:
         ranks = {}
-        for member, slot in judged(sample):
+        for member, slot in sample.judged:
             ranks[self._key(member.member.pid, member.member.rank)] = {
                 "step": slot.step,
                 "phase": None if slot.phase == "unknown" else slot.phase,

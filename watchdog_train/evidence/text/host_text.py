@@ -41,7 +41,7 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
         elif columns and len(words) == len(columns) and all(word.isdigit() for word in words):
             row = dict(zip(columns, words, strict=True))
             swapped.append((int(row["si"]) + int(row["so"])) * 1024.0)
-        if gpu := _GPU.match(line) or _GPU_ROW.match(line):
+        if "W" in line and (gpu := _GPU.match(line) or _GPU_ROW.match(line)):
             limit = int(gpu.groupdict().get("limit") or _LIMIT_W)
             spinning.append(
                 int(gpu["busy"]) >= _BUSY_PERCENT and int(gpu["power"]) < _SPINS * limit

@@ -21,7 +21,6 @@ from watchdog_train.core.actions import (
     Told,
     TreeSight,
 )
-from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.events import Signalled, TreeGone
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
@@ -97,7 +96,7 @@ class LocalHands(Sampler):
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         number, tree = state.attempts[-1].attempt, self._mine(state)
         self._sample = self.look(state, tree, self._launch, now, late_s=late_s, quiet=quiet)
-        judged = tuple(member for member, _ in tracks.judged(self._sample))
+        judged = tuple(member for member, _ in self._sample.judged)
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
