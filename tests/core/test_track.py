@@ -11,7 +11,6 @@ from watchdog_train.core.detection.track import (
     SURVIVED_COUNTS_S,
     Track,
     advance,
-    judged,
     lengthen,
     new_track,
     survived_s,
@@ -258,7 +257,7 @@ def test_who_is_judged() -> None:
         b.member(16, "rank"),
         b.keeper(),
     )
-    assert [reading.pid for _, reading in judged(poll)] == [10, 14, 17]
+    assert [reading.pid for _, reading in poll.judged] == [10, 14, 17]
 
 
 def test_output_counts_as_life_without_heartbeats() -> None:
