@@ -294,6 +294,11 @@ def of_type(events: Sequence[Event], name: str) -> list[Event]:
     return [event for event in events if event["type"] == name]
 
 
+def signals_of(events: Sequence[Event]) -> list[Event]:
+    """What was sent to each process, in order."""
+    return [one for event in of_type(events, "signalled") for one in event["sent"]]
+
+
 def outline(events: Sequence[Event]) -> str:
     """A log in few lines, for the message of a failing assertion."""
     quiet = {"type", "seq", "t", "mono", "v", "plan", "members", "ranks", "processes"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -198,7 +199,7 @@ def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
         host="task1", sequence="hang", stage="kill", targets=(target,), signal=9, why=Why("now")
     )
     told = list(hands.signal(signal))
-    assert [(one.pid, one.host, one.result) for one in told] == [(9, "task1", "ordered")]
+    assert [(one.pid, one.result) for one in told] == [(9, "ordered")]
     for _ in range(3):
         leader.context.system.now += 1.1
         leader.poll(state, leader.context.system.now)
@@ -212,6 +213,18 @@ def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
     leader.context.system.now += 1.1
     leader.poll(state, leader.context.system.now)
     assert leader.link.words()[-1].orders == ()
+
+
+def test_what_was_sent_counts_from_the_agents_answer(leader: Any) -> None:
+    (hands,) = leader.hands
+    why = Why("unknown")
+    kill = Signal(host="task1", sequence="hang", stage="kill", targets=(), signal=9, why=why)
+    assert list(hands.signal(kill)) == []
+    hear(leader, report(leader))
+    assert hands.sight.obeyed_at == inf
+    leader.context.system.now += 30.0
+    hear(leader, report(leader, done=1))
+    assert hands.sight.obeyed_at == 130.0
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["speaks first", "has heard us"])

@@ -111,9 +111,10 @@ def test_only_the_deed_counts_as_signalled() -> None:
     state = evolve(b.running(b.stall()), at(5.0, TERM))
     assert state.kill is not None
     assert state.kill.targets == ()
-    sent = e.Signalled(pid=11, start=1011, signal=15, role="rank", result="sent")
+    sent = e.SentSignal(pid=11, start=1011, signal=15, role="rank", result="sent")
     woken = msgspec.structs.replace(sent, signal=18)
-    state = evolve(evolve(state, at(5.1, woken)), at(5.2, sent))
+    for moment, one in ((5.1, woken), (5.2, sent)):
+        state = evolve(state, at(moment, e.Signalled(sent=(one,))))
     assert state.kill is not None
     assert state.kill.targets == (ProcessId(11, 1011),)
     state = evolve(state, at(7.0, TERM))

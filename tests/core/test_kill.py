@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
@@ -12,7 +14,15 @@ from watchdog_train.core.actions import Action, CleanUp, Record, Signal, Wait
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import MemberSample, ProcessId, RankEnd, said
 from watchdog_train.core.policy import Stopping
-from watchdog_train.core.recovery.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM, begin, pursue
+from watchdog_train.core.recovery.kill import (
+    SIGINT,
+    SIGKILL,
+    SIGSTOP,
+    SIGTERM,
+    begin,
+    pursue,
+    pursue_all,
+)
 from watchdog_train.report.why_text import why_text
 
 STOPPING = Stopping()
@@ -39,11 +49,11 @@ def entered(stage: Any, signal: int, *pids: int, sequence: Any = "hang") -> tupl
     intent = e.Signalling(
         sequence=sequence, stage=stage, targets=who(*pids), signal=signal, why=said("hung")
     )
-    sent = tuple(
-        e.Signalled(pid=pid, start=pid + 1000, signal=signal, role="rank", result="sent")
+    sent = (
+        e.SentSignal(pid=pid, start=pid + 1000, signal=signal, role="rank", result="sent")
         for pid in pids
     )
-    return (intent, *sent)
+    return (intent, e.Signalled(sent=tuple(sent)))
 
 
 def next_one(
@@ -133,10 +143,25 @@ def test_newcomers_are_chased(stage: Any, number: int, newcomer: MemberSample) -
 
 def test_an_intent_without_its_deed_is_made_good() -> None:
     """A supervisor that died before it signalled leaves nobody unsignalled."""
-    intent = entered("terminate", SIGTERM, 11, 12)[:2]  # the second was not reached
+    (intent, _), (_, sent) = (
+        entered("terminate", SIGTERM, 11, 12),
+        entered("terminate", SIGTERM, 11),
+    )
+    intent = (intent, sent)  # the second was not reached
     assert signal(next_one(*intent, alive=TREE, at=1.0)) == ("terminate", SIGTERM, (12,))
     root = entered("root", SIGTERM, 10, sequence="stop")[:1]
     assert signal(next_one(b.stop(), *root, alive=TREE, at=1.0)) == ("root", SIGTERM, (10,))
+
+
+def test_a_stage_begins_when_its_signals_are_known_to_be_sent() -> None:
+    """A leader of a thousand machines once called those survivors who had not been told yet."""
+    state = b.running(*HUNG, *entered("kill", SIGKILL, 11))
+    sample = b.sample(60.0, RANK0, b.keeper())
+    seen = b.observation(sample)
+    for obeyed_at, late in ((0.0, True), (59.0, False), (39.0, True), (inf, False)):
+        sight = replace(seen.trees[0], obeyed_at=obeyed_at)
+        action = pursue_all(replace(seen, trees=(sight,)), state, STOPPING, ask_until=0.0)
+        assert isinstance(action, Signal) == late, obeyed_at
 
 
 def test_ctrl_c_reaches_the_group_as_ctrl_c() -> None:

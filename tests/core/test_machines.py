@@ -237,6 +237,26 @@ def test_the_machines_of_the_root_are_asked_first() -> None:
     assert joint.bundles[0] == state.stalls[0].dir, "whose folder gets the explanation"
 
 
+def test_the_first_of_many_machines_speaks_for_all() -> None:
+    """The log has each of them; a person reads a line, and what only one of them has."""
+    state, lines = hung(), []
+    why = Why("unknown")
+    target = (ProcessId(1, 1),)
+    kill = e.Signalling(sequence="hang", stage="kill", targets=target, signal=9, why=why)
+    more = e.TreeGone(where=ROOT, shared_memory_removed=("torch_1_1_1",))
+    ends = (*everywhere(e.TreeGone(), HOSTS[:-1]), more)
+    for event in (*everywhere(kill), *everywhere(b.exited(None, signal=9)), *ends):
+        state = evolve(state, event)
+        lines += narrate(event, state)
+    of_all = f" (the first of {len(HOSTS)} machines)"
+    assert lines == [
+        f"wtrain: killing 1 process (SIGKILL, pid 1): for an unknown reason{of_all}",
+        f"wtrain: attempt 1 has ended: killed by SIGKILL{of_all}",
+        f"wtrain: every process of this attempt is gone{of_all}",
+        f"wtrain: {ROOT}: removed 1 shared-memory segment that had no owner left",
+    ]
+
+
 def test_the_machine_that_has_failed_is_asked_first() -> None:
     """After a crash nobody has looked before."""
     launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)

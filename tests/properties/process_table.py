@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from tests.core import builders as b
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
@@ -146,10 +144,10 @@ class Story:
             keeper_alive=look.keeper_alive,
         )
 
-    def bring_down(self, sequence: e.KillSequence) -> list[e.Signalled]:
+    def bring_down(self, sequence: e.KillSequence) -> list[e.SentSignal]:
         """Kill the tree as the supervisor does it; everything that was signalled, in order."""
         state = self._state()
-        log: list[e.Signalled] = []
+        log: list[e.SentSignal] = []
         for _ in range(MOST_TURNS):
             sample = self.look()
             now = sample.at
@@ -173,7 +171,7 @@ class Story:
         raise AssertionError("it does not come to an end")
 
     def _signal(
-        self, action: Signal, state: State, sample: Sample, log: list[e.Signalled]
+        self, action: Signal, state: State, sample: Sample, log: list[e.SentSignal]
     ) -> State:
         intent = e.Signalling(
             sequence=action.sequence,
@@ -186,14 +184,15 @@ class Story:
         state = evolve(state, intent)
         if action.signal:
             roles = {m.member.identity: m.member.role for m in sample.members}
-            for event in deliver(action, roles, self.table.system):
-                who = ProcessId(event.pid, event.start)
-                assert who not in self.others, f"signalled, and not ours: {event}"
-                assert who in {*self.ours, self.table.keeper}, f"signalled, and unknown: {event}"
-                if event.signal == KILL and who in self.helpers and action.stage == "kill":
+            sent = tuple(deliver(action, roles, self.table.system))
+            for one in sent:
+                who = ProcessId(one.pid, one.start)
+                assert who not in self.others, f"signalled, and not ours: {one}"
+                assert who in {*self.ours, self.table.keeper}, f"signalled, and unknown: {one}"
+                if one.signal == KILL and who in self.helpers and action.stage == "kill":
                     raise AssertionError("a helper was killed before it could clean up")
-                log.append(event)
-                state = evolve(state, msgspec.structs.replace(event, mono=sample.at))
+            log += sent
+            state = evolve(state, e.Signalled(sent=sent, mono=sample.at))
         return state
 
     def _state(self) -> State:

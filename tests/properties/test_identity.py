@@ -65,7 +65,7 @@ steps = st.lists(
 )
 
 
-def check_end(story: Story, log: list[e.Signalled]) -> None:
+def check_end(story: Story, log: list[e.SentSignal]) -> None:
     """Nobody of ours is left, and nobody else was touched."""
     table = story.table
     assert not story.living(), "something of ours lives on"

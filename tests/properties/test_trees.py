@@ -317,14 +317,14 @@ class Machines(World):
         for target in action.targets if action.signal else ():
             deliver = partial(machine.deliver, present, everybody[target.pid], action.signal)
             self.order(action.host, "", deliver)
-            yield e.Signalled(
-                where=written(action.host),
+            sent = e.SentSignal(
                 pid=target.pid,
                 start=target.start,
                 signal=action.signal,
                 role="rank",
                 result="sent",
             )
+            yield e.Signalled(where=written(action.host), sent=(sent,))
 
     def _survey(self) -> Any:
         self.saved_step = self.machines[""].saved_step

@@ -427,10 +427,11 @@ class World(Machine):
             group = attempt.alive if action.group else [process]
             for one in group:
                 self.deliver(attempt, one, action.signal)
-            yield e.Signalled(
+            sent = e.SentSignal(
                 pid=target.pid,
                 start=target.start,
                 signal=action.signal,
                 role=process.role,
                 result="sent" if process.alive else "gone",
             )
+            yield e.Signalled(sent=(sent,))

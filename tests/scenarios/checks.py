@@ -6,7 +6,7 @@ import signal
 from collections.abc import Container
 from pathlib import Path
 
-from tests.support import CompletedRun, Event, is_alive, of_type
+from tests.support import CompletedRun, Event, is_alive, of_type, signals_of
 
 
 def first_seq(events: list[Event], name: str) -> int:
@@ -48,7 +48,7 @@ def assert_evidence_came_first(run: CompletedRun) -> None:
     for process in collected["processes"]:
         assert process["captured"] or process["why_not"], process
     seen = {process["pid"] for process in collected["processes"]}
-    killed = {event["pid"] for event in of_type(events, "signalled") if event["role"] != "keeper"}
+    killed = {one["pid"] for one in signals_of(events) if one["role"] != "keeper"}
     assert killed <= seen, f"killed without evidence: {killed - seen}\n{run.describe()}"
     bundle = Path(collected["dir"])
     bundle = bundle if bundle.is_absolute() else run.run_dir / bundle
@@ -73,7 +73,7 @@ def assert_tree_is_gone(run: CompletedRun) -> None:
     gone = of_type(events, "tree_gone")
     assert {event["attempt"] for event in launched} == {event["attempt"] for event in gone}
     pids = {event["pid"] for event in launched} | {event["keeper_pid"] for event in launched}
-    pids |= {event["pid"] for event in of_type(events, "signalled")}
+    pids |= {one["pid"] for one in signals_of(events)}
     assert not [pid for pid in pids if is_alive(pid)], run.describe()
     run_id = events[0]["run_id"]
     left = [

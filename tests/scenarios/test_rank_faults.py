@@ -27,6 +27,7 @@ from tests.support import (
     members_of,
     run_wtrain,
     sentence,
+    signals_of,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -113,7 +114,7 @@ def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
     helpers = int(hang.launcher == "spawn")  # the resource tracker
     wanted = {"launcher": 1, "rank": 2, "worker": hang.workers, "other": helpers}
     assert roles == Counter(wanted), run.describe()
-    signals = [(event["role"], event["signal"]) for event in run.of_type("signalled")]
+    signals = [(one["role"], one["signal"]) for one in signals_of(run.events)]
     assert signals[0] == ("launcher", signal.SIGSTOP), run.describe()
     rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
     assert rejected == (["step-000030.pt"] if hang.fault == "hang-in-save" else [])

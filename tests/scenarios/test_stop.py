@@ -17,6 +17,7 @@ from tests.support import (
     program_command,
     run_wtrain,
     sentence,
+    signals_of,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -110,7 +111,7 @@ def start_loop(cwd: Path, *args: str, ask_s: float = 10.0) -> RunningWtrain:
 
 
 def signalled(run: CompletedRun) -> list[int]:
-    return [event["signal"] for event in run.of_type("signalled")]
+    return [one["signal"] for one in signals_of(run.events)]
 
 
 def test_a_loop_that_asks_ends_by_itself(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import PROGRAMS, run_wtrain, start_wtrain, write_fast_config
+from tests.support import PROGRAMS, run_wtrain, signals_of, start_wtrain, write_fast_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -38,7 +38,7 @@ def test_a_rank_that_sleeps(tmp_path: Path) -> None:
     assert_tree_is_gone(run)
     roles = [process["role"] for process in run.only("evidence_collected")["processes"]]
     assert sorted(roles) == ["launcher", "rank", "rank"], run.describe()
-    frozen = [event for event in run.of_type("signalled") if event["role"] == "launcher"]
+    frozen = [one for one in signals_of(run.events) if one["role"] == "launcher"]
     assert frozen[0]["signal"] == signal.SIGSTOP, run.describe()
     assert Path(run.only("checkpoint_chosen")["path"]).name == "step-000020.pt"
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()

@@ -26,6 +26,7 @@ from tests.support import (
     program_command,
     run_wtrain,
     sentence,
+    signals_of,
     start_wtrain,
     wait_until,
     write_fast_config,
@@ -215,7 +216,7 @@ SIGNALLED += ("conda-run", "timeout", "make")
 def assert_saved(run: CompletedRun, told: str) -> None:
     """It was told by this signal, once, and had the time that it took."""
     assert [path.name for path in run.cwd.glob("saved-*")] == [f"saved-{told}"], run.describe()
-    assert 9 not in [event["signal"] for event in run.of_type("signalled")], run.describe()
+    assert 9 not in [one["signal"] for one in signals_of(run.events)], run.describe()
 
 
 @WAYS

@@ -22,6 +22,7 @@ from tests.support import (
     read_log,
     run_directories,
     scenario_environment,
+    signals_of,
     wait_until,
     write_fast_config,
 )
@@ -178,7 +179,7 @@ def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager
     assert manager.shown()["ActiveState"] in ("inactive", "failed")
     events = read_log(run)
     assert of_type(events, "run_finished")[0]["outcome"] == "stopped"
-    assert not [event for event in of_type(events, "signalled") if event["signal"] == 9]
+    assert not [one for one in signals_of(events) if one["signal"] == 9]
     assert of_type(events, "attempt_exited")[0]["code"] == 0
     assert list((tmp_path / "checkpoints-0").glob("step-*.pt")), "it saved"
     left = manager.inside("pgrep", "-f", "asks_to_stop|watchdog_train/keeper").stdout

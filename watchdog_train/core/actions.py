@@ -132,6 +132,8 @@ class TreeSight(Value):
     told: Told = Told()
     is_heard: bool = True
     """By this supervisor, of late: what was seen is what there is."""
+    obeyed_at: float = 0.0
+    """When its agent was known to carry out what it was last told to send; inf: not yet."""
     silent_s: float = 0.0
     """Since its agent was heard; before the first time, since somebody listens."""
     agent: Machine | None = None

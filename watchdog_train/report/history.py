@@ -87,8 +87,12 @@ def history(events: Iterable[e.AnyEvent]) -> History:
                 rejected.extend(attempts.pop().rejected)
             case e.CheckpointRejected():
                 rejected.append(Rejected(path=event.path, why=event.why))
-            case e.Signalled() if event.result in ("sent", "ordered") and event.role != "keeper":
-                killed[event.pid, event.start] = (event.role, event.signal)
+            case e.Signalled():
+                killed |= {
+                    (one.pid, one.start): (one.role, one.signal)
+                    for one in event.sent
+                    if one.result in ("sent", "ordered") and one.role != "keeper"
+                }
                 counts = Counter(killed.values())
                 _change(attempts, killed=tuple((*key, each) for key, each in counts.items()))
             case e.AttemptExited():

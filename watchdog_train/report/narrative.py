@@ -5,7 +5,7 @@ from __future__ import annotations
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.rank_gone import how_it_ended
 from watchdog_train.core.events.telling import BEFORE_RESTART
-from watchdog_train.core.fold.state import State
+from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import Plan, Why, signal_name
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import because, crash_words, sentences
@@ -24,6 +24,8 @@ from watchdog_train.report.words import clean, clock_time, duration
 KILL = 9
 MAX_NAMED = 4
 """Processes, orphans, tasks and the like that are named one by one."""
+REPEATED = (e.Signalling, e.AttemptExited, e.TreeGone)
+"""Of a job of many machines the first speaks for all that follow; the log has each of them."""
 CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
 
 
@@ -36,9 +38,26 @@ def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """The same without the beginning that tells them from the training's."""
     parts = (_silence, _evidence, _ending, _attempts, _household)
     lines = tuple(line for part in parts for line in part(event, state))
-    if isinstance(event, e.TreeEvent) and event.host and not isinstance(event, e.MachineLost):
-        lines = tuple(f"{clean(event.host, 40)}: {line}" for line in lines)
-    return lines
+    if not isinstance(event, e.TreeEvent) or isinstance(event, e.MachineLost):
+        return lines
+    of_all = ""
+    if len(state.trees) > MAX_NAMED and isinstance(event, REPEATED):
+        of_all = f" (the first of {len(state.trees):,} machines)"
+        if sum(_has_come(event, tree) for tree in state.trees) > 1:
+            lines, of_all = lines[1:] if isinstance(event, e.TreeGone) else (), ""
+    name = f"{clean(event.host, 40)}: " if event.host else ""
+    return tuple(f"{name}{line}{of_all}" for line in lines)
+
+
+def _has_come(event: e.TreeEvent, tree: Tree) -> bool:
+    """Whether a machine is where the event says that its own has come to."""
+    match event:
+        case e.Signalling():
+            return tree.kill is not None and tree.kill.stage == event.stage
+        case e.AttemptExited():
+            return tree.ended and (tree.code, tree.signal) == (event.code, event.signal)
+        case _:
+            return tree.gone
 
 
 def _silence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
@@ -83,7 +102,7 @@ def warned_words(event: e.Warned) -> str:
 def _evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """What is said about evidence and what it tells."""
     match event:
-        case e.EvidenceCollecting():
+        case e.EvidenceCollecting() if not event.host:
             what = {
                 "stall": "taking stacks of every process, before anything is killed",
                 "crash": "taking what the crash left behind",
@@ -105,6 +124,8 @@ def _evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
             if event.crash is not None and not of_another:
                 head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
                 lines.append(f"{head}: {crash_words(event.crash)}")
+            if event.host and len(state.trees) > MAX_NAMED:
+                return tuple(lines)
             lines += [f"evidence on disk: {number}{duration(event.seconds)}, {where}"]
             if event.why != "crash":
                 lines += [
@@ -154,9 +175,10 @@ def _ending(event: e.AnyEvent, state: State) -> tuple[str, ...]:  # noqa: PLR091
         case e.Signalling():
             return _signalling(event, state)
         case e.Signalled():
-            if event.result == "denied":
-                return (f"not allowed to signal pid {event.pid} ({clean(event.role, 40)})",)
-            return ()
+            denied = (one for one in event.sent if one.result == "denied")
+            return tuple(
+                f"not allowed to signal pid {one.pid} ({clean(one.role, 40)})" for one in denied
+            )
         case e.SurvivedKill():
             pids = words.listed([str(pid) for pid in event.pids])
             return (f"still there after SIGKILL: pid {pids}: {why_text(event.why)}",)

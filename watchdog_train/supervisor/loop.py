@@ -48,6 +48,8 @@ HEAR_S, HEAR_TURNS = 0.2, 4
 """Words of agents are gathered for at most so long: for four times as long as the turn before took,
 as each turn looks at all machines."""
 HEAR_EVERY_S = 0.02
+MOST_HEAR_S = 2.0
+"""While a socket is full: who decides by what was said ten seconds ago takes all for silent."""
 DRAIN_S = 2.0
 
 
@@ -244,18 +246,20 @@ class Supervisor:
             if ended or heard or not woken or not found or not left_s:
                 if heard and self._link is not None:
                     now = context.system.monotonic()
-                    self._gather(self._link, now + min(turn_s, left_s))
+                    self._gather(self._link, now, min(turn_s, left_s))
                 self._turn_at = context.system.monotonic()
                 return
             ready(signalled, (), min(GATHER_S, left_s))
 
-    def _gather(self, link: Link, until: float) -> None:
-        """Read what agents say, until then or a signal: a socket holds a part of a turn's words."""
+    def _gather(self, link: Link, now: float, for_s: float) -> None:
+        """Read what agents say, so long or to a signal: a socket holds a part of a turn's words."""
+        until = now + for_s
         clock, signalled = self._context.system.monotonic, [self._context.signals.wakeup_fd]
         while (left_s := until - clock()) > 0:
             if ready(signalled, (), min(HEAR_EVERY_S, left_s)):
                 return
-            link.gather()
+            if link.gather():
+                until = max(until, min(now + MOST_HEAR_S, clock() + 2 * HEAR_EVERY_S))
 
     def _take_signals(self) -> None:
         for number in self._context.signals.take():

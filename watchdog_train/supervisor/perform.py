@@ -279,7 +279,8 @@ class Performer:
             why=action.why,
         )
         if action.signal:
-            yield from self._hands[action.host].signal(action)
+            sent = tuple(self._hands[action.host].signal(action))
+            yield e.Signalled(where=written(action.host), sent=sent)
 
 
 def bring_home(context: Context, state: State) -> Iterator[e.EvidenceMoved]:

@@ -119,11 +119,12 @@ def _signalled(state: State, event: e.Signalled) -> State:
 
     Which signal it was does not: what ignores Ctrl-C gets SIGTERM instead.
     """
-    tree, target = state.tree(event.host), ProcessId(event.pid, event.start, event.host)
+    tree = state.tree(event.host)
     kill = tree.kill if tree is not None else None
-    if kill is None or not kill.signal or target in kill.targets:
+    if kill is None or not kill.signal:
         return state
-    kill = _replace(kill, targets=(*kill.targets, target))
+    told = (ProcessId(one.pid, one.start, event.host) for one in event.sent)
+    kill = _replace(kill, targets=tuple(dict.fromkeys((*kill.targets, *told))))
     return records.trees(state, event.host, kill=kill)
 
 

@@ -7,6 +7,8 @@ managers, which then clean up what was leaked; the keeper goes last, because it 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from watchdog_train.core.actions import Action, CleanUp, Observation, Record, Signal, Wait, on_each
 from watchdog_train.core.events import KillSequence, KillStage, SurvivedKill
 from watchdog_train.core.fold.state import Kill, State, Tree
@@ -94,10 +96,18 @@ def pursue_all(
         sight = observation.of(host)
         sample = sight.sample
         action: Action | None = None
-        if not sight.is_heard:  # nothing is concluded from what it showed once
+        # Nothing is concluded from what it showed before it heard of us, or of our last order.
+        if not sight.is_heard or (kill is not None and sight.obeyed_at > observation.now):
             action = Wait(until=observation.now + LOOK_AGAIN_S)
         elif kill is not None:
-            action = pursue(state, sample, observation.now, stopping, ask_until=ask_until)
+            action = pursue(
+                state,
+                sample,
+                observation.now,
+                stopping,
+                ask_until=ask_until,
+                obeyed_at=sight.obeyed_at,
+            )
         elif begun is not None and live(sample):
             action = begin(begun.sequence, state, sample, begun.why)
         by_stage.setdefault(_how_far(kill), []).append(action)
@@ -122,6 +132,7 @@ def pursue(
     stopping: Stopping,
     *,
     ask_until: float | None = None,
+    obeyed_at: float = 0.0,
 ) -> Action | None:
     """The next action of the sequence under way, None when there is none.
 
@@ -131,11 +142,14 @@ def pursue(
         now: monotonic seconds.
         stopping: the time limits.
         ask_until: until when a training that was asked to end may do so; None: ask_s.
+        obeyed_at: when the signals of the stage went out; an agent hears of them later.
     """
     tree = state.tree(sample.machine)
     kill = tree.kill if tree is not None else None
     if tree is None or kill is None or kill.stage is None:
         return None
+    stage = kill.stage
+    kill = replace(kill, stage_mono=max(kill.stage_mono, obeyed_at))
     alive = live(sample)
     if not alive:
         return _keeper(state, tree, kill, sample, now=now)
@@ -145,8 +159,8 @@ def pursue(
     if kill.stage == "keeper":
         # Somebody was born after the last look.
         return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
-    targets = _targets(kill.sequence, kill.stage, alive, state, root=tree.root)
-    deadline = kill.stage_mono + _limit_s(kill.stage, stopping)
+    targets = _targets(kill.sequence, stage, alive, state, root=tree.root)
+    deadline = kill.stage_mono + _limit_s(stage, stopping)
     if kill.stage == "ask" and ask_until is not None:
         deadline = ask_until
     if kill.stage == "terminate" and kill.sequence == "stop" and state.stop is not None:

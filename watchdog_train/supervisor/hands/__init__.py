@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # so that the process that carries a link loads no more than 
         TaskName,
         TreeSight,
     )
-    from watchdog_train.core.events import Signalled, TreeGone
+    from watchdog_train.core.events import SentSignal, TreeGone
     from watchdog_train.core.fold.state import State
     from watchdog_train.core.model import Plan
     from watchdog_train.core.model.gpu import GpuHold
@@ -66,7 +66,7 @@ class Hands(Protocol):
             OSError: nothing was started.
         """
 
-    def signal(self, action: Signal) -> Iterator[Signalled]:
+    def signal(self, action: Signal) -> Iterator[SentSignal]:
         """Send the signals of one stage of a kill, each to a verified identity."""
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:

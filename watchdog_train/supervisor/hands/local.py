@@ -21,7 +21,7 @@ from watchdog_train.core.actions import (
     Told,
     TreeSight,
 )
-from watchdog_train.core.events import Signalled, TreeGone
+from watchdog_train.core.events import SentSignal, TreeGone
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
 from watchdog_train.core.recovery.giving_up import stops_what_began_anew
@@ -226,7 +226,7 @@ class LocalHands(Sampler):
         except OSError as error:
             context.display.say(f"wtrain: nobody takes the training's output any more: {error}")
 
-    def signal(self, action: Signal) -> Iterator[Signalled]:
+    def signal(self, action: Signal) -> Iterator[SentSignal]:
         roles = {s.member.identity: s.member.role for s in self._sample.members}
         return deliver(action, roles, self._context.system)
 
@@ -292,8 +292,8 @@ def _root_alive(members: tuple[MemberSample, ...], tree: Tree) -> bool:
 
 def deliver(
     action: Signal, roles: Mapping[ProcessId, Role], system: ProcessSystem
-) -> Iterator[Signalled]:
-    """One event for each target, when it has had its signal.
+) -> Iterator[SentSignal]:
+    """What each target was sent.
 
     Of a group signal those who are outside of the groups get their own. What a shell starts in its
     background ignores Ctrl-C, and gets SIGTERM instead.
@@ -323,7 +323,7 @@ def deliver(
                 # A stopped process does not act on SIGTERM.
                 system.send_signal(target, signals.SIGCONT)
             result = system.send_signal(target, number)
-        yield Signalled(
+        yield SentSignal(
             pid=target.pid,
             start=target.start,
             signal=number,

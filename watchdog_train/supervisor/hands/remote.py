@@ -12,12 +12,13 @@ import socket
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from watchdog_train.core import actions as a
-from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, Signalled, TreeGone
+from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, SentSignal, TreeGone
 from watchdog_train.core.fold.state import Machine, State, Tree
 from watchdog_train.core.job.machines import FOLDER, folder_of
 from watchdog_train.core.model import (
@@ -75,6 +76,7 @@ class RemoteHands:
         self.epoch = 0
         """Later than that of every leader that its agent knows; 0: it was never heard."""
         self._number = self._taken = self._written = 0
+        self._obeyed_at = 0.0
         self._said: object = None
         self._said_at = 0.0
         self.over = False
@@ -110,6 +112,7 @@ class RemoteHands:
             look=None if "look" in forgotten else sight.look,
             evidence=None if "evidence" in forgotten else sight.evidence,
             is_heard=heard,
+            obeyed_at=inf if any(isinstance(one, a.Signal) for one in works) else self._obeyed_at,
             silent_s=silent_s,
             agent=agent,
             agent_lives=lives,
@@ -185,7 +188,8 @@ class RemoteHands:
             self.exit_known_at = now
         if report.epoch == self.epoch:
             while self._orders and self._orders[0].number <= report.done:
-                self._orders.popleft()
+                if isinstance(self._orders.popleft().work, a.Signal):
+                    self._obeyed_at = now
 
     def _keep(self, chunk: wire.Chunk) -> None:
         path = self._path(chunk.path)
@@ -216,13 +220,12 @@ class RemoteHands:
         env = {name: value for name, value in plan.env.items() if ours.get(name) != value}
         self._order(wire.StartAttempt(plan=replace(plan, env=env), base=state.argv))
 
-    def signal(self, action: a.Signal) -> Iterator[Signalled]:
+    def signal(self, action: a.Signal) -> Iterator[SentSignal]:
         targets = tuple(ProcessId(one.pid, one.start) for one in action.targets)
         self._order(replace(action, host="", targets=targets))
         roles = {one.member.identity: one.member.role for one in self.sight.sample.members}
         for target in action.targets:
-            yield Signalled(
-                where=written(self.host),
+            yield SentSignal(
                 pid=target.pid,
                 start=target.start,
                 signal=action.signal,
@@ -231,7 +234,9 @@ class RemoteHands:
             )
 
     def collect(self, action: a.StartLook | a.StartEvidence, state: State) -> None:
-        self._order(replace(action, host=""))
+        verdict, here = action.verdict, {slot.rank for _, slot in self.sight.sample.judged}
+        ranks = tuple(rank for rank in verdict.ranks if rank in here)
+        self._order(replace(action, host="", verdict=replace(verdict, ranks=ranks, pids=())))
 
     def discard(self, name: a.TaskName) -> None:
         if getattr(self.sight, name) is not None:

@@ -94,9 +94,12 @@ class Link:
         messages, self._came = self._came, []
         return messages
 
-    def gather(self) -> None:
+    def gather(self) -> bool:
         """Take what has come for the next receive(): a socket holds some 200 KiB, and a thousand
         machines say more than that in a turn.
+
+        Returns:
+            Whether a socket was full: more waits behind it.
         """
         now = self._clock()
         self._connect(now)
@@ -109,10 +112,12 @@ class Link:
                 elif (name := self._linked.get((channel, number))) is not None:
                     self._peers[name].heard_at = now
                     self._came.append((name, data[1:]))
+        full = any(channel.was_full for channel in self._channels)
         for channel in tuple(self._channels):
             self._watch(channel)
             if channel.broken:
                 self._drop(channel)
+        return full
 
     def fileno(self) -> int:
         """Readable when something has come; -1 where there is no such descriptor."""
