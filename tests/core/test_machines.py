@@ -237,6 +237,18 @@ def test_the_machines_of_the_root_are_asked_first() -> None:
     assert joint.bundles[0] == state.stalls[0].dir, "whose folder gets the explanation"
 
 
+def test_a_dump_is_explained_from_all_machines_and_holds_nothing_up() -> None:
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
+    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
+    taken = (b.collecting(why="manual"), *everywhere(b.collected(why="manual")))
+    state = b.fold((b.RUN_STARTED, launching, *everywhere(launched), *taken))
+    seen = b.observation(b.sample(1.0))
+    joint = explain_together(seen, state, Policy())
+    assert isinstance(joint, StartJoint)
+    busy = msgspec.structs.replace(seen, running=frozenset({"joint"}))
+    assert explain_together(busy, state, Policy()) is None
+
+
 def test_the_first_of_many_machines_speaks_for_all() -> None:
     """The log has each of them; a person reads a line, and what only one of them has."""
     state, lines = hung(), []

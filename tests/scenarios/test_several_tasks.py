@@ -223,12 +223,22 @@ def test_a_stop_of_one_task_stops_all(tmp_path: Path, how: str) -> None:
         listed = run_wtrain("ps", cwd=tmp_path)
         assert "0/2 slurm" in listed.stdout, listed.describe()
         assert "1/2 slurm" not in listed.stdout, "one line a job"
+        dumped = run_wtrain("dump", "--json", runs(tmp_path)[0].name, cwd=tmp_path, timeout_s=90)
+        assert [one["rank"] for one in dumped.json()["processes"] if one["role"] == "rank"] == [
+            0,
+            1,
+        ]
+        (told,) = of_type(leader(tmp_path), "stall_explained")
+        assert told["tasks"] == [0, 1]
+        assert dumped.json()["explanation"] == told["explanation"]
         name = runs(tmp_path)[1].name
         assert run_wtrain("stop", name, cwd=tmp_path, timeout_s=90).returncode == 0
     text = ended(job, 77)
     (stop,) = of_type(leader(tmp_path), "stop_requested")
     assert stop["by"] == f"task1: {'SIGTERM' if how == 'signal' else 'wtrain stop'}", text
-    assert "evidence_collecting" not in types(leader(tmp_path)), text
+    assert [one["why"] for one in of_type(leader(tmp_path), "evidence_collecting")] == (
+        [] if how == "signal" else ["manual", "manual"]
+    ), text
     for log in logs(tmp_path).values():
         assert of_type(log, "run_finished")[0]["exit_code"] == 77, text
     assert_nothing_lives(tmp_path, text)

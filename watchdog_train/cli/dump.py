@@ -11,7 +11,14 @@ import click
 from watchdog_train.cli.bundles import read_or_refuse
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config import load_policy
+from watchdog_train.core.events import (
+    AnyEvent,
+    EvidenceCollected,
+    EvidenceCollecting,
+    StallExplained,
+)
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
@@ -19,11 +26,17 @@ from watchdog_train.evidence.discover import living_members, slot_dir_of, tree_o
 from watchdog_train.evidence.manual import claim_bundle, collect_now
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import summary
+from watchdog_train.store import requests
 from watchdog_train.store.event_log import read_events
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_directory import ignore_in_git
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
+
+ANSWER_S = 15.0
+"""Within this the leader of a job begins."""
+EXPLAINED_S = 120.0
+"""For evidence of all machines, and one explanation of it."""
 
 
 @click.command("dump")
@@ -73,6 +86,8 @@ def _of_run(run: RunDirectory) -> EvidenceResult:
             reference="run-not-alive",
         )
     number = state.attempt.attempt if state.attempt else 0
+    if len(state.trees) > 1 and (found := _of_job(run)) is not None:
+        return found
     return collect_now(
         alive,
         claim_bundle(run.stalls),
@@ -81,6 +96,37 @@ def _of_run(run: RunDirectory) -> EvidenceResult:
         attempt=number,
         command=state.argv,
         rules_dirs=_rules_of(run),
+    )
+
+
+def _of_job(run: RunDirectory) -> EvidenceResult | None:
+    """Of all machines, by their leader; None where it does not answer: then of this one alone."""
+    watch = EventWatch(run)
+    requests.post(run, "dump", "wtrain dump")
+    begun = watch.wait(
+        lambda event: isinstance(event, EvidenceCollecting) and event.why == "manual", ANSWER_S
+    )
+    if not isinstance(begun, EvidenceCollecting):
+        return None
+    found: dict[str, EvidenceCollected] = {}
+
+    def is_told(event: AnyEvent) -> bool:
+        if isinstance(event, EvidenceCollected) and event.stall_id == begun.stall_id:
+            found[event.host] = event
+        return isinstance(event, StallExplained) and event.stall_id == begun.stall_id
+
+    told = watch.wait(is_told, EXPLAINED_S)
+    ours = found.get("")
+    if ours is None:
+        return None
+    return EvidenceResult(
+        stall_id=ours.stall_id,
+        dir=ours.dir,
+        processes=tuple(one for each in found.values() for one in each.processes),
+        explanation=told.explanation if isinstance(told, StallExplained) else None,
+        fingerprint=ours.fingerprint,
+        seconds=max(each.seconds for each in found.values()),
+        problem=next((each.problem for each in found.values() if each.problem), None),
     )
 
 

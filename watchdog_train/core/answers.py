@@ -126,9 +126,9 @@ def _bring(observation: Observation, state: State, stall: StallRecord, host: str
 
 def _explains(state: State, why: BundleWhy) -> str | None:
     """The machine whose own explanation counts; None: of several, one alone cannot tell a hang."""
-    if why == "stall" and len(state.trees) > 1:
-        return None
-    return state.attempts[-1].end.host if why == "crash" and state.attempts else ""
+    if why == "crash" and state.attempts:
+        return state.attempts[-1].end.host
+    return None if len(state.trees) > 1 else ""
 
 
 def evidence_events(

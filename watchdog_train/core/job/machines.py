@@ -286,12 +286,23 @@ def take_over(task: int, dead: Machine, state: State, now: float) -> TakeOver | 
 
 
 def explain_together(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """One explanation of a hang, from the evidence of all machines, before anything is done."""
+    """One explanation of a hang, from the evidence of all machines, before anything is done.
+
+    Of a dump on request it comes when it comes.
+    """
     attempt = state.attempt
-    stall = state.last_stall
-    if attempt is None or stall is None or stall.why != "stall" or len(attempt.trees) < 2:
+    if attempt is None or len(attempt.trees) < 2 or JOINT in state.notices:
         return None
-    if stall.joint or not stall.collected or stall.dir is None or JOINT in state.notices:
+    stall = next(
+        (
+            each
+            for each in state.stalls
+            if each.collected and not each.joint and each.why != "crash"
+            if each.attempt == attempt.attempt
+        ),
+        None,
+    )
+    if stall is None or stall.dir is None:
         return None
     wanted = set(roots_first(state, stall)[:MOST_JOINT])
     hosts = [each.host for each in attempt.trees if each.evidence == stall.id]
@@ -302,8 +313,8 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
     folders = {folder_of(stall.dir, host): host for host in hosts}
     if answer is None:
         if "joint" in observation.running:
-            stopping = state.stop is not None
-            return None if stopping else Wait(until=observation.now + LOOK_AGAIN_S)
+            free = state.stop is not None or stall.why == "manual"
+            return None if free else Wait(until=observation.now + LOOK_AGAIN_S)
         return StartJoint(bundles=tuple(folders))
     event: e.AnyEvent
     if answer.explanation is None:
