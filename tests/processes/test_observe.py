@@ -351,9 +351,14 @@ def test_looks_are_further_apart_only_while_steps_go_on(
         looks = [at - begun for at in hands.looks if first <= at - begun < last]
         return {round(after - before) for before, after in itertools.pairwise(looks)}
 
+    rests = set()
     while clock.ahead_s < 220:
         observer.observe(state)
+        if observer.rests_until > clock.monotonic():
+            rests.add(round(clock.ahead_s))
         clock.ahead_s += 0.25
+    assert rests, "nothing is done between two looks that are two seconds apart"
+    assert (min(rests), max(rests)) == (121, 204), "until the first look that finds no step"
     assert apart(2, 119) == {1}
     assert apart(124, 200) == {2}
     assert apart(204, 220) == {1}

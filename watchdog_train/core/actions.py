@@ -237,6 +237,8 @@ class Wait(Value):
     until: float
     decides: bool = False
     """A limit is over then: the processes are to be sampled at that moment."""
+    idle: bool = False
+    """Nothing is under way: what ends it wakes us."""
 
 
 class Record(Value):

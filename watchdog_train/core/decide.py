@@ -61,7 +61,7 @@ def decide(observation: Observation, state: State, policy: Policy, remedies: Rem
             action = rule(observation, state, policy, remedies)
             if action is not None:
                 return action
-    return Wait(until=observation.now + policy.detection.poll_s)
+    return Wait(until=observation.now + policy.detection.poll_s, idle=True)
 
 
 def _answer_request(

@@ -162,7 +162,7 @@ class Supervisor:
                 self._telling.tell(self.state, observation)
                 self._page.write()
                 self._notify(observation)
-                self._pause(action.until)
+                self._pause(action.until, self._observer.rests_until if action.idle else 0.0)
                 continue
             self._context.display.pump()  # what was written before an event is shown before it
             for event in self._performer.perform(action, self.state, observation):
@@ -224,7 +224,7 @@ class Supervisor:
         """Queue a request of the person who started this supervisor."""
         self._queue((request_files.Request(kind=kind, by=by, at=time.time()),))
 
-    def _pause(self, until: float) -> None:
+    def _pause(self, until: float, rests_until: float) -> None:
         """Until something has happened, or so long; output is passed on without a turn."""
         context, keeper = self._context, self._context.keeper
         signalled = [context.signals.wakeup_fd]
@@ -233,6 +233,7 @@ class Supervisor:
         begun = context.system.monotonic()
         turn_s = min(HEAR_S, HEAR_TURNS * (begun - self._turn_at))
         until = min(until, begun + (LONGEST_PAUSE_S if tells else UNTOLD_PAUSE_S))
+        until = max(until, rests_until) if tells else until
         while True:
             wake = [keeper.wake_fd] if keeper is not None and keeper.wake_fd >= 0 else []
             left_s = max(0.0, until - context.system.monotonic())

@@ -80,6 +80,15 @@ class Observer:
         """Look at the processes then, if not before."""
         self._next_look = min(self._next_look, moment)
 
+    @property
+    def rests_until(self) -> float:
+        """The next look, while every look of two minutes has found progress; else 0."""
+        return self._next_look if self._is_calm else 0.0
+
+    @property
+    def _is_calm(self) -> bool:
+        return self._sample.at - self._calm_since > CALM_S
+
     def close(self) -> None:
         """End what looks for us."""
         for each in self._hands:
@@ -207,8 +216,7 @@ class Observer:
         detection = context.policy.detection
         planned = self._blind_since or self._next_look
         late_s = max(0.0, now - planned) if planned else 0.0
-        calm = now - self._calm_since > CALM_S
-        poll_s = 2 * detection.poll_s if calm else detection.poll_s
+        poll_s = 2 * detection.poll_s if self._is_calm else detection.poll_s
         self._interval_s = self._quick_look_s if is_hurried(state) else poll_s
         self._next_look = now + self._interval_s
         self._bundles = _largest_number(context.directory.stalls)
