@@ -13,44 +13,13 @@ import platformdirs
 
 ROOM_BYTES = 16 * 1024 * 1024
 """Left on a tmpfs by whoever uses it: a page that cannot be had kills its writer with SIGBUS."""
-NETWORK_FILE_SYSTEMS = frozenset(
-    [
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "coda",
-        "davfs",
-        "fuse.ceph",
-        "fuse.davfs",
-        "fuse.gcsfuse",
-        "fuse.glusterfs",
-        "fuse.goofys",
-        "fuse.juicefs",
-        "fuse.mount.s3",
-        "fuse.mountpoint-s3",
-        "fuse.rclone",
-        "fuse.s3fs",
-        "fuse.sshfs",
-        "gfs2",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "ncpfs",
-        "nfs",
-        "nfs4",
-        "ocfs2",
-        "orangefs",
-        "panfs",
-        "pvfs2",
-        "quobyte",
-        "smb3",
-        "smbfs",
-        "wekafs",
-        "webdav",
-    ]
-)
+_NETWORK_FILE_SYSTEMS_TEXT = """
+    9p afs beegfs ceph cifs coda davfs fuse.ceph fuse.davfs fuse.gcsfuse fuse.glusterfs
+    fuse.goofys fuse.juicefs fuse.mount.s3 fuse.mountpoint-s3 fuse.rclone fuse.s3fs
+    fuse.sshfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs panfs pvfs2 quobyte
+    smb3 smbfs wekafs webdav
+"""
+NETWORK_FILE_SYSTEMS = frozenset(_NETWORK_FILE_SYSTEMS_TEXT.split())
 
 
 def private_directory(run_id: str, *preferred: Path) -> Path | None:
