@@ -12,8 +12,8 @@ from typing import Any
 import simulated_training as world
 from simulated_training import Hang, Job, Piece, Polls
 
-from watchdog_train.core.detection.detect import Verdict
-from watchdog_train.core.model import EvidenceResult, Patience, Phase
+from watchdog_train.core.detection.detect import SURVIVED_FACTOR, Verdict
+from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow, Phase
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import Replay, unseen
 from watchdog_train.explain import patience
@@ -50,6 +50,9 @@ class Result:
     """Of its hang; none: it did not hang."""
     delays: dict[str, float | None] = field(default_factory=dict)
     """Per detector; "suspected" and "proven" of ours, too. None: missed."""
+    limit_s: float | None = None
+    """Of ours, where it hangs quietly and sends heartbeats: the patience with its wait, or as long
+    as its longest pause so far has earned, or until it is suspected."""
 
 
 def plan(*, hours: float, hangs: int, early: int, seed: int, single: int = 3) -> list[Task]:
@@ -109,6 +112,15 @@ def run(task: Task) -> Result:
     return _watch(task, job, pieces, world.draw_hang(random, where, HANG_S), (group,))
 
 
+def hang_in(row: PatienceRow, where: Phase, seed: int) -> Result:
+    """An even training without a pause that hangs in one kind of wait."""
+    random = Random(seed)
+    job = replace(world.draw_job(random), step_s=0.5, spread=0.1, growing=1.0, hooks=True)
+    pieces = [*world.start_up(job), *world.steps(job, 100, 0.0), Piece(0.3, where, cpu=0.5)]
+    hang = Hang("quiet", Piece(HANG_S, where, cpu=0.002, row=row))
+    return _watch(Task("hang", seed), job, pieces, hang, (row,))
+
+
 def _early(job: Job, where: Phase) -> tuple[list[Piece], Hang]:
     """A start that hangs in one of its phases, or after the first or second step."""
     random = job.random
@@ -165,6 +177,12 @@ def _watch(
     last = before[-1] if before else 0.0
     for rival, rule in RIVALS.items():
         result.delays[rival] = max(0.0, last + rule(_intervals(before)) - healthy_s)
+    if hang.kind == "quiet" and job.hooks and suspect is not None:
+        early = "before the third step" in groups
+        silence = Silence(phase=hang.piece.phase, early=early)
+        wait_s = patience.limit_s(hang.piece.row, silence, policy.patience) or HANG_S
+        paused_s = SURVIVED_FACTOR * max(_intervals(before), default=0.0)
+        result.limit_s = max(wait_s, paused_s, suspect - healthy_s)
     return result
 
 

@@ -795,3 +795,12 @@ def test_the_codes_are_the_documented_ones():
     assert ladder.EXIT_GAVE_UP == errors.EXIT_GAVE_UP
     assert ladder.EXIT_RETRY_ELSEWHERE == errors.EXIT_RETRY_ELSEWHERE
     assert outcome.EXIT_REFUSED == errors.EXIT_REFUSED
+
+
+def test_a_hang_of_uncounted_steps_is_not_said_to_be_before_the_first():
+    """A loop without torch.optim: it trains, and nobody counts its steps."""
+    state = history("hang@-")
+    stalls = tuple(msgspec.structs.replace(one, phase="train") for one in state.stalls)
+    answer = step(msgspec.structs.replace(state, stalls=stalls))
+    assert "hung in its training steps" in why_text(answer.why)
+    assert "hung before its first step" in why_text(step(state).why)

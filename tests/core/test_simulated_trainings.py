@@ -12,6 +12,15 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "scripts" / "bench"))
 
 import simulated_cases as cases
+from simulated_training import HANGS
+
+from watchdog_train.core.model import PatienceRow, Phase
+from watchdog_train.core.policy import Policy
+from watchdog_train.explain.patience import Silence
+from watchdog_train.explain.patience import limit_s as limit_of
+
+POLLS_S = 2.5
+"""The poll that saw the last progress, and the poll that finds the limit over, with their jitter."""
 
 
 def simulate(**sizes: Any) -> tuple[list[cases.Result], dict[str, Any]]:
@@ -21,6 +30,23 @@ def simulate(**sizes: Any) -> tuple[list[cases.Result], dict[str, Any]]:
 
 def false_alarms(results: list[cases.Result]) -> list[str]:
     return [f"{result.name}: {alarm}" for result in results for alarm in result.alarms["ours"]]
+
+
+@pytest.mark.parametrize("where", ["train", "checkpoint", "eval"])
+@pytest.mark.parametrize("row", sorted(set(HANGS)))
+def test_each_wait_is_called_at_its_limit(row: PatienceRow, where: Phase) -> None:
+    """After its limit and a poll: no poll, sample or moment of doubt comes on top of another."""
+    limits = Policy().patience
+    limit_s = limit_of(row, Silence(phase=where), limits)
+    assert limit_s is not None
+    costly = row == "unknown" and where != "train"  # also what a false alarm would cost
+    most_s = limits.cost_most_s if costly else limit_s
+    for seed in range(3):
+        result = cases.hang_in(row, where, seed)
+        assert result.alarms["ours"] == []
+        delay_s = result.delays["ours"]
+        assert delay_s is not None
+        assert limit_s - POLLS_S <= delay_s <= most_s + POLLS_S, result.name
 
 
 @pytest.mark.slow
@@ -51,6 +77,10 @@ def test_a_few_hundred_hours() -> None:
     delays = told["delays"]
     assert delays["before the third step"]["detectors"]["ours"]["median_s"] <= 180
     fast = delays["steps of up to 2 s"]["detectors"]
-    assert fast["ours"]["median_s"] <= 120  # a wait of unknown kind gets 75 s
     assert fast["proven"]["median_s"] <= 20
     assert delays["steps of 20 to 60 s"]["detectors"]["ours"]["median_s"] <= 300
+    for result in results:
+        if result.limit_s is not None and "steps of up to 2 s" in result.groups:
+            delay_s = result.delays["ours"]
+            assert delay_s is not None, result.name
+            assert delay_s <= result.limit_s + POLLS_S, (result.name, result.groups)

@@ -351,7 +351,11 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "end": how_it_ended(why.end) if why.end is not None else "a rank ended",
         "holders": holders_text(why.holders),
         "run": f"the run {found['who']}{pid}" if why.who else "another run",
-        "reached": "before its first step" if why.step is None else f"at step {why.step}",
+        "reached": f"at step {why.step}"
+        if why.step is not None
+        else "in its training steps"
+        if why.phase == "train"
+        else "before its first step",
         "its_step": "its step" if why.step is None else f"step {why.step}",
         "checkpoint": path if why.step is None else f"step {why.step} ({path})",
         "copy": f"cp {shlex.join([why.path, why.other])}",

@@ -327,10 +327,13 @@ def _what_happened(case: Case) -> Why:
         code = "attempt-failed"
     elif case.stalled:
         code = "attempt-stood-still" if case.rank_end is not None else "attempt-hung"
+    stall = next((one for one in case.state.stalls if one.id == attempt.stall_id), None)
+    trained = attempt.last_step is None and stall is not None and stall.phase == "train"
     return Why(
         code,
         attempts=(attempt.attempt,),
         step=attempt.last_step,
+        phase="train" if trained else "unknown",  # its steps are counted by nobody
         exit=attempt.code if not case.stalled else None,
         signal=attempt.signal if not case.stalled else None,
         end=case.rank_end,
