@@ -28,8 +28,11 @@ pytestmark = pytest.mark.processes
 TELLS_OF_THE_REAPED = tuple(map(int, platform.release().split(".")[:2])) >= (6, 15)
 
 PARENT = """
-import os, signal, sys
+import ctypes, os, signal, sys, threading
 child = os.fork()
+if child == 0 and sys.argv[1] == "thread":
+    threading.Thread(target=lambda: (sys.stdin.readline(), os._exit(7))).start()
+    ctypes.CDLL(None).pthread_exit(0)
 if child == 0:
     sys.stdin.readline()
     os._exit(7) if sys.argv[1] == "exit" else os.kill(os.getpid(), signal.SIGKILL)
@@ -184,3 +187,19 @@ def test_another_process_of_that_pid_is_not_watched(jobs: list[Job]) -> None:
     wait_until(lambda: watch.status() == -signal.SIGTERM, 20, "its end is told")
     watch.close()
     watch.close()
+
+
+@pytest.mark.needs_exit_status_of_others
+def test_a_zombie_whose_other_thread_runs_has_not_ended(jobs: list[Job]) -> None:
+    """Each rank that is killed is one for a moment; asked then, its status is unknown for ever."""
+    job = Job("thread", "keeps")
+    jobs.append(job)
+    departures = Departures(current(), LastWords(None))
+    departures.look([job.rank()], 1.0)
+    stat = Path(f"/proc/{job.pid}/stat")
+    wait_until(lambda: ") Z " in stat.read_text(), 20, "the main thread has left")
+    zombie = msgspec.structs.replace(job.rank(), state="Z")
+    assert departures.look([zombie], 2.0) == ()
+    job.end_rank()
+    (end,) = departures.look([job.rank()], 3.0)
+    assert (end.code, end.signal) == (7, None)

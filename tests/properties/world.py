@@ -147,9 +147,12 @@ class World(Machine):
         self.departures.seed(self.state.rank_ends)
 
     def watch_exit(self, who: ProcessId) -> Watch:
-        """The part of a system that Departures asks."""
+        """With is_alive the part of a system that Departures asks."""
         everybody = [process for attempt in self.attempts for process in attempt.processes]
         return Watch(next(process for process in everybody if process.identity == who))
+
+    def is_alive(self, who: ProcessId) -> bool:
+        return self.watch_exit(who).process.alive
 
     def adopt(self, *, rebooted: bool = False) -> None:
         """The supervisor dies at this line, another takes up the run: tasks and memory are lost."""

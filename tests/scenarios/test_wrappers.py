@@ -90,6 +90,8 @@ WRAPPERS: dict[str, Wrap] = {
     "conda-run": conda_run(),
     "nice-env-stdbuf": before("nice", "-n", "1", "env", "EXTRA=1", "stdbuf", "-oL"),
     "timeout": before("timeout", "1000"),
+    "time": before("time", "-p"),
+    "nohup": before("nohup"),
     "make": make,
 }
 
@@ -210,7 +212,7 @@ def test_a_trainer_saves_at_the_next_step(name: str, way: str, tmp_path: Path) -
 
 
 SIGNALLED = ("script", "script-pipeline", "script-timeout", "sh-c", "uv-run")
-SIGNALLED += ("conda-run", "timeout", "make")
+SIGNALLED += ("conda-run", "timeout", "time", "nohup", "make")
 
 
 def assert_saved(run: CompletedRun, told: str) -> None:

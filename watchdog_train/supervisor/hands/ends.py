@@ -131,7 +131,9 @@ class Departures:
                 self._follow(identity, sample)
         for identity, sample in list(self._alive.items()):
             state = present[identity].state if identity in present else None
-            if state in ("Z", "X", None) and len(self._ends) < MOST_ENDS:
+            # A zombie whose other threads still run has no status yet: a dying rank for 0.1 s.
+            zombie = state in ("Z", "X") and not self._system.is_alive(identity)
+            if (zombie or state is None) and len(self._ends) < MOST_ENDS:
                 self._ends[identity] = self._end(sample, now)
                 del self._alive[identity]
         for identity, end in self._ends.items():
