@@ -86,7 +86,8 @@ def _spilled(case: Case) -> Path | None:
 
 def _clean(case: Case) -> None:
     """A supervisor that was killed after its last word leaves its folders to `wtrain clean`."""
-    made = [*(case.cwd / ".home" / "runtime").rglob("*"), *Path("/dev/shm").glob("wtrain-*")]
+    tops = (case.cwd / ".home" / "runtime", *Path("/dev/shm").glob("wtrain-*"))
+    made = [path for top in tops for path in (top, *top.rglob("*"))]
     for path in made if isolation.is_isolated() else made[:0]:
         os.utime(path, (1, 1))  # what was made within a minute is left alone
     run_wtrain("clean", "--yes", cwd=case.cwd, env=case.env).check(0)

@@ -20,7 +20,7 @@ from watchdog_train.explain.patience import Silence
 from watchdog_train.explain.patience import limit_s as limit_of
 
 POLLS_S = 2.5
-"""The poll that saw the last progress, and the poll that finds the limit over, with their jitter."""
+"""The poll that saw the last progress, and the one that finds the limit over, with their jitter."""
 
 
 def simulate(**sizes: Any) -> tuple[list[cases.Result], dict[str, Any]]:
