@@ -99,16 +99,19 @@ class Machines(World):
         """Machines that cannot be heard, since when."""
         self.seen: dict[str, a.TreeSight] = {}
         """Of the attempt that is followed now."""
-        self.waiting: list[tuple[str, str, Callable[[], object]]] = []
+        self.waiting: list[Callable[[], object]] = []
         """Orders that have not come through."""
+        self.asked: dict[str, set[str]] = {}
+        """What a machine was told to collect since it was heard, come through or not."""
         super().__init__(_with_job(policy(max_restarts=2)), [])
         task = JobTask(job="j", source="wtrain", task=0, tasks=3, here=3)
         self.record(e.TaskJoined(task=task))
 
     def order(self, host: str, name: str, deed: Callable[[], object]) -> None:
         """Carried out at once, or when the machine is heard again."""
+        self.asked.setdefault(host, set()).add(name)
         if host in self.cut:
-            self.waiting.append((host, name, deed))
+            self.waiting.append(deed)
         else:
             deed()
 
@@ -118,18 +121,19 @@ class Machines(World):
     def heal(self) -> None:
         self.cut.clear()
         waiting, self.waiting = self.waiting, []
-        for _, _, deed in waiting:
+        for deed in waiting:
             deed()
 
     def _hear(self, host: str, now: a.TreeSight) -> a.TreeSight:
         """As the leader has it: of a machine that is cut off what was seen last."""
         if host not in self.cut:
             self.seen[host] = now
+            self.asked.pop(host, None)
             return now
         silent_s = self.now - self.cut[host]
         blank = a.TreeSight(sample=together((), at=self.now, host=host))
         old = self.seen.get(host, blank)
-        asked: Any = {name for one, name, _ in self.waiting if one == host}
+        asked: Any = self.asked.get(host, set())
         return msgspec.structs.replace(
             old,
             sample=msgspec.structs.replace(old.sample, machine=host),
@@ -146,6 +150,7 @@ class Machines(World):
     def adopt(self, *, rebooted: bool = False) -> None:
         super().adopt(rebooted=rebooted)
         self.waiting.clear()
+        self.asked.clear()
         self.seen.clear()
         self.cut = dict.fromkeys(self.cut, self.now)
         here = self.machines[""]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +21,16 @@ from tests.scenarios.checks import (
     last_line,
 )
 from tests.support import (
+    EXAMPLES,
     PROGRAMS,
     CompletedRun,
     bin_path,
+    members_of,
+    program_command,
     run_wtrain,
     scenario_environment,
+    start_wtrain,
+    wait_until,
     write_fast_config,
 )
 
@@ -36,6 +42,13 @@ ACCELERATE = (
     "--dynamo_backend=no",
 )  # fmt: skip
 LOOP = str(PROGRAMS / "accelerate_loop.py")
+HEALTHY = {
+    "accelerate": (*ACCELERATE, "--multi_gpu", "--num_processes=2", LOOP, "--hang-at=-1"),
+    "lightning": program_command(
+        str(EXAMPLES / "lightning_fit.py"),
+        *("--devices=2", "--workers=0", "--strategy=ddp", "--step_s=0.05"),
+    ),
+}
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 
 
@@ -84,6 +97,32 @@ def test_accelerate_with_one_process(tmp_path: Path) -> None:
     )
     hung_and_came_home(run, ["launcher", "rank", "worker"])
     assert last_line(run.stdout) == "finished step=40 ranks=1"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(230)
+@pytest.mark.parametrize("library", HEALTHY)
+def test_a_rank_that_is_killed(library: str, tmp_path: Path) -> None:
+    """Its launcher may kill the others or wait: the rank is named, and training resumes."""
+    pytest.importorskip(library)
+    config = write_fast_config(tmp_path)
+    resume = RESUME if library == "accelerate" else ()
+    running = start_wtrain(
+        *("run", "--config", str(config), *resume, "--", *HEALTHY[library]), cwd=tmp_path
+    )
+    saved = {"accelerate": "checkpoints/step_20", "lightning": "lightning-output/**/epoch=1-*.ckpt"}
+    wait_until(lambda: list(tmp_path.glob(saved[library])), 120, "a checkpoint")
+    (pid,) = wait_until(
+        lambda: {one.pid for one in members_of(running.events) if one.rank == 1}, 30, "rank 1"
+    )
+    os.kill(pid, signal.SIGKILL)
+    run = running.result(200).check(0)
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+    assert not run.of_type("stall_declared"), run.describe()
+    assert "CRASH 0001: rank 1 was killed by SIGKILL" in run.stderr, run.describe()
+    assert len(run.of_type("attempt_launched")) == 2, run.describe()
+    assert run.of_type("resume_verified")[-1]["ok"], run.describe()
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def _answer_request(
             if collecting(state) or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
                 return Record(events=())
-            if observation.is_collecting:
+            if observation.is_collecting or "joint" in observation.running:
                 return Record(events=())
             return StartEvidence(
                 host=observation.trees[0].host,

@@ -204,7 +204,8 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
         return Record(events=(gone,))
     guilty = _guilty(lost[0].host, state, why)
     left = leave(observation, state, why, guilty=guilty, over=heard_end)
-    return Record(events=(gone, *(left.events if left is not None else ())))
+    # Last: of what a supervisor that dies in between has not written, its successor begins anew.
+    return Record(events=(*(left.events if left is not None else ()), gone))
 
 
 def _guilty(host: str, state: State, why: Why) -> tuple[GuiltyNode, ...]:
