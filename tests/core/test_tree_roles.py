@@ -281,3 +281,17 @@ def test_what_another_run_has_left_us_is_not_ours() -> None:
     tree.seed((keeper, Member(pid=10, start=1010, role="other", ppid=9)))
     tree.look({}, now=1.0, thorough=True)
     assert {member.pid for member in tree.members()} == {10, 12}
+
+
+def test_the_dead_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that starts its workers anew every quarter of an hour has thousands a day."""
+    monkeypatch.setattr("watchdog_train.supervisor.hands.tree.MOST_DEAD", 3)
+    machine = Processes({10: 9})
+    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    for number, pid in enumerate(range(11, 16)):
+        machine.rows[pid] = row(pid, 10)
+        tree.look({}, now=2.0 * number)
+        del machine.rows[pid]
+        tree.look({}, now=2.0 * number + 1.0)
+    assert {one.pid for one in tree.identities_ever()} == {10, 13, 14, 15}

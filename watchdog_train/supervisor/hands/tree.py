@@ -28,6 +28,7 @@ from watchdog_train.supervisor.hands.kinship import Kinship
 from watchdog_train.system.protocol import ProcessSystem
 
 ORPHANED_S = 2.0
+MOST_DEAD = 10_000
 
 
 class KeeperLife:
@@ -111,7 +112,8 @@ class ProcessTree:
         self._members: dict[ProcessId, Member] = {}
         self._by_pid: dict[int, Member] = {}
         """The same, while they are sampled: one that is buried gives its number free."""
-        self._dead: set[ProcessId] = set()
+        self._dead: dict[ProcessId, None] = {}
+        """The newest of them: of workers that are started anew a week has hundreds of thousands."""
         self._accounts = Accounts()
         self._keeper = KeeperLife()
         self._births = self._deaths = 0
@@ -325,7 +327,9 @@ class ProcessTree:
         member = self._members.pop(identity)
         if self._by_pid.get(identity.pid) is member:
             del self._by_pid[identity.pid]
-        self._dead.add(identity)
+        self._dead[identity] = None
+        if len(self._dead) > MOST_DEAD:
+            del self._dead[next(iter(self._dead))]
         self._deaths += 1
 
     def _identify(
