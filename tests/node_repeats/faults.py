@@ -132,7 +132,7 @@ def _cut(case: Case) -> list[str]:
 def _cut_and_mended(case: Case) -> list[str]:
     """Mended at some moment between two seconds and shortly after both have seen a stall."""
     assert case.network is not None
-    most_s = case.chance.uniform(2.0, 30.0)
+    most_s = case.chance.uniform(2.0, 20.0)  # and some to connect again: job.lost_s is 30
     case.notes.append(f"mended after {most_s:.1f} s, or when both have seen a stall")
 
     def stalled() -> bool:
