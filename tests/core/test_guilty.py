@@ -125,7 +125,13 @@ def test_a_machine_that_is_lost() -> None:
     assert event.exit_code == 75
     assert isinstance(action, Record)
     kinds = [type(one) for one in action.events]
-    assert kinds == [e.MachineLost, e.StallDeclared, e.GivenUp], "evidence of what is heard"
+    assert kinds == [e.StallDeclared, e.GivenUp, e.MachineLost], "evidence of what is heard"
+    state = training()
+    for written, rest in zip(action.events, (kinds[1:], kinds[2:], []), strict=True):
+        state = evolve(state, msgspec.structs.replace(written, mono=100.0, attempt=1))
+        again = lose(look(101.0, silent_s=62.0, signs=idle), state, POLICY)
+        found = [type(one) for one in again.events] if isinstance(again, Record) else []
+        assert found == rest, "what a supervisor that died in between has not written"
     last = ended(training(), event)
     (line,) = [one for one in closing_lines(last, {}) if "fault" in one]
     assert line.endswith("n1: node1 (n1) was not heard for 1 min 1 s")

@@ -69,7 +69,7 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
             alike = tuple(one.who for one in found[1:] if _same(root, one))
             also = tuple(one for one in others if type(one.doing) is type(root.doing))[:_ALSO_CAP]
     elif not knot:
-        root = _end_of_all(evidence)
+        root = told_end(evidence)
     victims = [
         x.Victim(
             who=graph.who(at),
@@ -197,26 +197,14 @@ def _same(one: x.Standstill, other: x.Standstill) -> bool:
     return alike and (one.own, one.at) == (other.own, other.at)
 
 
-def _end_of_all(evidence: Evidence) -> x.Standstill | None:
-    """Where no process is left but the exit status of the whole training is known."""
-    end = evidence.exit
-    if end is None or (end.code is None and end.signal is None):
-        return None
-    sender = sender_of(end.signal, evidence.host) if end.signal is not None else None
-    doing = x.End(code=end.code, signal=end.signal, sender=sender or "unknown")
-    rank, pid, code = first_observed(evidence.logs) or (None, None, None)
-    if code != (end.code if end.signal is None else -end.signal):
-        rank = pid = None
-    return x.Standstill(who=x.Who(pid=pid, role="rank", rank=rank), doing=doing)
+def told_end(evidence: Evidence, rank: int | None = None, line: str = "") -> x.Standstill | None:
+    """Where no process is known: the rank's exception that the line names, if it names one.
 
-
-def told_end(evidence: Evidence, rank: int | None, line: str) -> x.Standstill | None:
-    """Where no process is known, but the line that names the cause has a rank's exception.
-
-    Otherwise the first failure as a launcher tells it.
+    Otherwise the exit status of the whole training, or the first failure as a launcher tells it.
     """
     for fact in evidence.exceptions:
-        if fact.rank is not None and fact.rank == rank and fact.message[:_TOLD] in line:
+        named = fact.rank is not None and fact.rank == rank
+        if line and named and fact.message[:_TOLD] in line:
             return x.Standstill(
                 who=x.Who(pid=None, role="rank", rank=rank),
                 doing=x.End(raised=fact),
@@ -224,12 +212,24 @@ def told_end(evidence: Evidence, rank: int | None, line: str) -> x.Standstill | 
                 at=_place(fact.raised),
             )
     told = first_observed(evidence.logs)
-    if told is None:
-        return None
+    end = evidence.exit
+    if end is not None and end.signal is not None:
+        code: int | None = -end.signal
+    else:
+        code = end.code if end is not None else None
+    if code is None:
+        if told is None or not line:
+            return None
+        code = told[2]
+    rank, pid = told[:2] if told is not None and told[2] == code else (None, None)
+    signal = -code if code < 0 else None
+    sender = sender_of(signal, evidence.host) if signal is not None and end is not None else None
     return x.Standstill(
-        who=x.Who(pid=told[1] or None, role="rank", rank=told[0]),
+        who=x.Who(pid=pid or None, role="rank", rank=rank),
         doing=x.End(
-            code=told[2] if told[2] >= 0 else None, signal=-told[2] if told[2] < 0 else None
+            code=code if signal is None else end.code if end is not None else None,
+            signal=signal,
+            sender=sender or "unknown",
         ),
     )
 

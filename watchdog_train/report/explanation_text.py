@@ -170,7 +170,8 @@ def place_words(root: x.Standstill) -> str:
     if line is None:
         return ""
     where = f"{clean(line.file, _PATH_CAP)}{f':{line.line}' if line.line else ''}"
-    if own is not None and at is not None:
+    asking = isinstance(root.doing, x.Computing) and root.doing.asks is not None
+    if own is not None and at is not None and not asking and not at.file.startswith("<"):
         package = at.file.partition("/")[0].removesuffix(".py")
         private = at.function.startswith("_") and not at.function.startswith("__")
         name = package if private else f"{package}.{at.function}"
