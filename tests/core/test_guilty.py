@@ -95,8 +95,7 @@ def asks(silent: tuple[str, ...] = ()) -> State:
 
 def given_up(action: Any) -> e.GivenUp:
     assert isinstance(action, Record)
-    event = action.events[-1]
-    assert isinstance(event, e.GivenUp)
+    (event,) = [one for one in action.events if isinstance(one, e.GivenUp)]
     return event
 
 
