@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 REQUESTS_EVERY_S = 0.5
 LONGEST_PAUSE_S = 1.0
+MOST_REST_S = 2.0
+"""A request is a file that wakes nobody."""
 UNTOLD_PAUSE_S = 0.5
 """The same of an adopted run, whose keeper wakes nobody."""
 GATHER_S = 0.05
@@ -233,7 +235,7 @@ class Supervisor:
         begun = context.system.monotonic()
         turn_s = min(HEAR_S, HEAR_TURNS * (begun - self._turn_at))
         until = min(until, begun + (LONGEST_PAUSE_S if tells else UNTOLD_PAUSE_S))
-        until = max(until, rests_until) if tells else until
+        until = max(until, min(rests_until, begun + MOST_REST_S)) if tells else until
         while True:
             wake = [keeper.wake_fd] if keeper is not None and keeper.wake_fd >= 0 else []
             left_s = max(0.0, until - context.system.monotonic())

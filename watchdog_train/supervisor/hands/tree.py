@@ -246,7 +246,9 @@ class ProcessTree:
         for row in everybody.values():
             if row.ppid != me or row.pid in helpers or row.state in ("Z", "X"):
                 continue
-            if row.start < keeper.start or row.identity in (*self._members, *self._dead):
+            if row.start < keeper.start or row.identity in self._members:
+                continue
+            if row.identity in self._dead:
                 continue
             # A supervisor that we have started for another run may die, and leave us its training.
             token = (self._system.environment(row.pid, names) or {}).get(layout.ENV_TOKEN)
