@@ -48,8 +48,9 @@ from watchdog_train.core.policy import Job, Policy
 from watchdog_train.core.recovery.plans import choose_checkpoint
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.report.why_text import why_text
+from watchdog_train.store.log_reading import last_word
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.supervisor.agent import Sought, last_word
+from watchdog_train.supervisor.agent import Sought
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
 from watchdog_train.supervisor.hands.remote import Machines
@@ -418,14 +419,13 @@ def test_a_checkpoint_is_looked_for(tmp_path: Path) -> None:
 
 def test_a_dead_leaders_last_word_is_read_in_its_log(tmp_path: Path) -> None:
     """It was killed between its last event and its last word: nobody can take its run over."""
-    machine = msgspec.structs.replace(HERE, run_dir=str(tmp_path))
-    assert last_word(machine) is None
+    assert last_word(str(tmp_path)) is None
     over = e.RunFinished(outcome="stopped", exit_code=130, warning=None, why=Why("asked"), seq=2)
     events = [msgspec.structs.replace(b.RUN_STARTED, seq=1), over]
     for many, found in ((1, None), (2, over)):
         lines = [msgspec.json.encode(event) for event in events[:many]]
         RunDirectory(tmp_path).events.write_bytes(b"\n".join([*lines, b""]))
-        assert last_word(machine) == found
+        assert last_word(str(tmp_path)) == found
 
 
 def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from watchdog_train.core.events import AnyEvent
+from watchdog_train.core.events import AnyEvent, RunFinished
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.log_lines import MAX_LINE_BYTES, OtherVersionError, decode_line
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.trusted_files import open_read
 
 MAX_LOG_BYTES = 1024 * 1024 * 1024
@@ -167,3 +169,11 @@ def corrupt(path: Path, line_number: int | None, why: str) -> WtrainError:
         hint="the lines around it are plain JSON; status shows what can be read",
         reference="event-log-corrupt",
     )
+
+
+def last_word(run_dir: str) -> RunFinished | None:
+    """The end of a run whose supervisor has died, if it had written that."""
+    with suppress(WtrainError):
+        events = read_events(RunDirectory(Path(run_dir)).events, strict=False).events
+        return events[-1] if events and isinstance(events[-1], RunFinished) else None
+    return None

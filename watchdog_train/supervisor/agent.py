@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -26,10 +25,9 @@ from watchdog_train.core.model import Plan, ProcessId, Why, said
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
 from watchdog_train.core.suspect import next_stall_id
-from watchdog_train.errors import EXIT_REFUSED, WtrainError
+from watchdog_train.errors import EXIT_REFUSED
 from watchdog_train.report.why_text import why_text
-from watchdog_train.store.event_log import read_events
-from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.store.log_reading import last_word
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
 from watchdog_train.supervisor.hands.link.ends import LEADER, Link
@@ -46,15 +44,6 @@ DEAD_FOR_S = 2.0
 SEEK_EVERY_S = 0.5
 NOT_SEEN_AFTER_S = 45.0
 """A network file system may say for so long that a new file is not there."""
-
-
-def last_word(leader: Machine) -> e.RunFinished | None:
-    """The end of the run that a dead leader of this machine has written, and not told any more."""
-    with suppress(WtrainError):
-        log = RunDirectory(Path(leader.run_dir)).events
-        *_, last = read_events(log, strict=False).events or (None,)
-        return last if isinstance(last, e.RunFinished) else None
-    return None
 
 
 class Agent(Supervisor):
@@ -78,8 +67,7 @@ class Agent(Supervisor):
         self._refused: tuple[int, str] | None = None
         """That attempt, and why it was not started."""
         self._sought = Sought("")
-        self._dead: ProcessId | None = None
-        """A leader whose log was read after its death."""
+        self._dead: ProcessId | None = None  # a leader whose log was read after its death
 
     @property
     def speaks(self) -> bool:
@@ -198,7 +186,7 @@ class Agent(Supervisor):
         if system.is_alive(leader.agent) is not False:
             return None
         if self._dead != leader.agent:
-            self._dead, self._over = leader.agent, self._over or last_word(leader)
+            self._dead, self._over = leader.agent, self._over or last_word(leader.run_dir)
         if self._over is not None:
             return None
         # Us, too: the leader may have died before it could name us.

@@ -20,8 +20,7 @@ from watchdog_train.core.model import Plan, Value
 
 PARCEL_BYTES = 448 << 10
 PLAIN_BYTES = 1 << 10
-"""Larger ones are packed: a report of 8 ranks from 5.5 KB to 1 KB, thousands of processes into what
-a link takes at a time."""
+"""Larger ones are packed: a report of 8 ranks has 5.5 KB, 1 KB when it is."""
 MOST_BYTES = 32 << 20
 PLAIN, PACKED = b"m", b"z"
 

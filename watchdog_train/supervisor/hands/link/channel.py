@@ -15,8 +15,6 @@ MESSAGE_CAP_BYTES = 1 << 20
 QUEUE_CAP_BYTES = 16 << 20
 """Waiting to be written to one socket; more is refused."""
 READ_BYTES = 1 << 18
-FULL_BYTES = 1 << 17
-"""Linux gives a unix socket 208 KiB, and counts more than the bytes."""
 READS = 16
 """At one time from one socket: others have their turn."""
 _HEADER = struct.Struct("!IB")
@@ -33,8 +31,6 @@ class Channel:
         link.setblocking(False)
         self.socket = link
         self.broken = False
-        self.was_full = False
-        """More came with the last take() than waits in a socket that is read often enough."""
         self._read = bytearray()
         self._unsent = bytearray()
 
@@ -68,7 +64,6 @@ class Channel:
 
     def take(self) -> list[tuple[bytes, bytes]]:
         """What has come, as pairs of peer and bytes; `broken` once the other end has closed."""
-        before = len(self._read)
         try:
             for _ in range(READS):
                 data = self.socket.recv(READ_BYTES)
@@ -80,7 +75,6 @@ class Channel:
             pass
         except OSError:
             self.broken = True
-        self.was_full = len(self._read) - before >= FULL_BYTES
         frames, start = [], 0
         while len(self._read) - start >= _HEADER.size:
             size, name = _HEADER.unpack_from(self._read, start)
