@@ -162,9 +162,7 @@ def collecting(state: State) -> bool:
 def present_stall(state: State) -> StallRecord | None:
     """The stall that is to end the present attempt."""
     attempt = state.attempt
-    if attempt is None or attempt.stall_id is None:
-        return None
-    return next(stall for stall in state.stalls if stall.id == attempt.stall_id)
+    return state.stall(attempt.stall_id) if attempt is not None else None
 
 
 def start_evidence(

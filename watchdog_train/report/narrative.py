@@ -144,7 +144,7 @@ def _evidence(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def _explained(event: e.StallExplained, state: State) -> tuple[str, ...]:
-    of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
+    of = state.stall(event.stall_id)
     lines = sentences(event.explanation)
     if of is not None and of.crash is not None:  # that was the first line
         cause = because(event.explanation)

@@ -112,7 +112,7 @@ def _restart(event: e.AttemptLaunching) -> str:
 
 def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
-    of = next((stall for stall in state.stalls if stall.id == event.stall_id), None)
+    of = state.stall(event.stall_id)
     kind = of.why if of is not None else None
     found = event.explanation
     if of is not None and of.crash is not None:

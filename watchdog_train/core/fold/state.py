@@ -467,6 +467,10 @@ class State(Value):
         """Of the present attempt."""
         return self.attempts[-1].trees if self.attempts else ()
 
+    def stall(self, stall_id: str | None) -> StallRecord | None:
+        """The stall or crash of that id."""
+        return next((stall for stall in self.stalls if stall.id == stall_id), None)
+
     def tree(self, host: str) -> Tree | None:
         """Of the present attempt, on one machine."""
         return self.attempts[-1].by_host.get(host) if self.attempts else None

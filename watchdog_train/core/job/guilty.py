@@ -55,8 +55,7 @@ def other_hosts(state: State) -> tuple[str, ...]:
 def _ending(state: State) -> StallRecord | None:
     """The stall or crash that ends the present attempt."""
     attempt = state.attempt
-    wanted = attempt and (attempt.stall_id or attempt.crash_id)
-    return next((stall for stall in state.stalls if stall.id == wanted), None)
+    return state.stall(attempt.stall_id or attempt.crash_id) if attempt is not None else None
 
 
 def _rank_of(stall: StallRecord) -> int | None:

@@ -127,7 +127,6 @@ def gather(
     catalogue: Mapping[str, RemedySpec],
 ) -> Case:
     """Everything the ladder decides from, after the attempt has ended."""
-    bundle = attempt.stall_id or attempt.crash_id
     choice = choose_checkpoint(state, survey)
     spoiled = _spoiled(state.attempts)
     effect = {use.id: use for use in asked_for(policy, catalogue)}
@@ -138,7 +137,7 @@ def gather(
     return Case(
         state=state,
         attempt=attempt,
-        stall=next((stall for stall in state.stalls if stall.id == bundle), None),
+        stall=state.stall(attempt.stall_id or attempt.crash_id),
         stalled=attempt.stall_id is not None,
         policy=policy,
         choice=choice,
@@ -190,8 +189,7 @@ def same_again(case: Case) -> bool:
     """The attempt before this one hung in the same stacks, and nothing was gained in between."""
     if len(case.idle) < 1 or len(case.state.attempts) < 2 or case.stall is None:
         return False
-    before = case.state.attempts[-2].stall_id
-    earlier = next((stall for stall in case.state.stalls if stall.id == before), None)
+    earlier = case.state.stall(case.state.attempts[-2].stall_id)
     return earlier is not None and (
         case.stall.fingerprint is not None and case.stall.fingerprint == earlier.fingerprint
     )

@@ -327,7 +327,7 @@ def _what_happened(case: Case) -> Why:
         code = "attempt-failed"
     elif case.stalled:
         code = "attempt-stood-still" if case.rank_end is not None else "attempt-hung"
-    stall = next((one for one in case.state.stalls if one.id == attempt.stall_id), None)
+    stall = case.stall if case.stalled else None
     trained = attempt.last_step is None and stall is not None and stall.phase == "train"
     return Why(
         code,

@@ -97,7 +97,7 @@ def stop(
         return None
     if attempt is None or not attempt.launched or attempt.ended:
         return None
-    stall = next((stall for stall in state.stalls if stall.id == attempt.stall_id), None)
+    stall = state.stall(attempt.stall_id)
     pending = stall is not None and not stall.collected
     collecting = any(stall.collecting for stall in state.stalls)
     if request.mode == "soft" and (pending or collecting):
