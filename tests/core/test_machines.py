@@ -16,6 +16,7 @@ from watchdog_train.core.actions import (
     StartJoint,
     TakeOver,
     TreeSight,
+    Wait,
 )
 from watchdog_train.core.answers import ASKED_FIRST, bring_home
 from watchdog_train.core.decide import _record_exit
@@ -247,6 +248,19 @@ def test_a_dump_is_explained_from_all_machines_and_holds_nothing_up() -> None:
     assert isinstance(joint, StartJoint)
     busy = msgspec.structs.replace(seen, running=frozenset({"joint"}))
     assert explain_together(busy, state, Policy()) is None
+
+
+def test_a_stall_waits_although_a_dump_is_explained() -> None:
+    """Nothing is killed on the ground of a dump that somebody asked for before the stall."""
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
+    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
+    taken = (b.collecting(why="manual"), *everywhere(b.collected(why="manual")))
+    state = b.fold((b.RUN_STARTED, launching, *everywhere(launched), *taken))
+    stalled = msgspec.structs.replace(state.stalls[0], id="0002", why="stall")
+    both = msgspec.structs.replace(state, stalls=(*state.stalls, stalled))
+    seen = msgspec.structs.replace(b.observation(b.sample(1.0)), running=frozenset({"joint"}))
+    assert explain_together(seen, state, Policy()) is None
+    assert isinstance(explain_together(seen, both, Policy()), Wait)
 
 
 def test_the_first_of_many_machines_speaks_for_all() -> None:

@@ -20,6 +20,7 @@ from watchdog_train.core.events import (
     StallExplained,
 )
 from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.job.machines import JOINT
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.discover import living_members, slot_dir_of, tree_of
@@ -113,7 +114,11 @@ def _of_job(run: RunDirectory) -> EvidenceResult | None:
     def is_told(event: AnyEvent) -> bool:
         if isinstance(event, EvidenceCollected) and event.stall_id == begun.stall_id:
             found[event.host] = event
-        return isinstance(event, StallExplained) and event.stall_id == begun.stall_id
+        if isinstance(event, StallExplained) and event.stall_id == begun.stall_id:
+            return True
+        # After a joint explanation has failed, none comes any more.
+        waited_for = {tree.host for tree in watch.state.trees if not tree.lost}
+        return JOINT in watch.state.notices and waited_for <= found.keys()
 
     told = watch.wait(is_told, EXPLAINED_S)
     ours = found.get("")

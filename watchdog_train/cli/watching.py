@@ -6,6 +6,7 @@ Must not wait for a supervisor that is dead: `lost` says so.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 import click
@@ -31,6 +32,8 @@ class EventWatch:
         self._run = run
         self._offset = 0
         self._rest = b""
+        self._ahead: deque[tuple[AnyEvent, State]] = deque()
+        """Read, and not yet waited for."""
         self._looked = 0.0
         self._free_looks = 0
         self.state = State()
@@ -81,7 +84,9 @@ class EventWatch:
         """The first new event that fits; None at the deadline or when the supervisor is lost."""
         deadline = time.monotonic() + timeout_s
         while True:
-            for event, state in self.new():
+            self._ahead += self.new()
+            while self._ahead:
+                event, state = self._ahead.popleft()
                 if tell:
                     for line in narrate(event, state):
                         click.echo(line, err=True)

@@ -248,16 +248,16 @@ class Supervisor:
             heard = bool(line) and line[0] in found
             if ended or heard or not woken or not found or not left_s:
                 if heard and self._link is not None:
-                    now = context.system.monotonic()
-                    self._gather(self._link, now, min(turn_s, left_s))
+                    self._gather(self._link, min(turn_s, left_s))
                 self._turn_at = context.system.monotonic()
                 return
             ready(signalled, (), min(GATHER_S, left_s))
 
-    def _gather(self, link: Link, now: float, for_s: float) -> None:
+    def _gather(self, link: Link, for_s: float) -> None:
         """Read what agents say, so long or to a signal: a socket holds a part of a turn's words."""
-        until = now + for_s
         clock, signalled = self._context.system.monotonic, [self._context.signals.wakeup_fd]
+        now = clock()
+        until = now + for_s
         while (left_s := until - clock()) > 0:
             if ready(signalled, (), min(HEAR_EVERY_S, left_s)):
                 return

@@ -294,15 +294,13 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
     attempt = state.attempt
     if attempt is None or len(attempt.trees) < 2 or JOINT in state.notices:
         return None
-    stall = next(
-        (
-            each
-            for each in state.stalls
-            if each.collected and not each.joint and each.why != "crash"
-            if each.attempt == attempt.attempt
-        ),
-        None,
-    )
+    unexplained = [
+        each
+        for each in state.stalls
+        if each.collected and not each.joint and each.why != "crash" and each.dir is not None
+        if each.attempt == attempt.attempt
+    ]
+    stall = next(iter(unexplained), None)
     if stall is None or stall.dir is None:
         return None
     wanted = set(roots_first(state, stall)[:MOST_JOINT])
@@ -314,7 +312,7 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
     folders = {folder_of(stall.dir, host): host for host in hosts}
     if answer is None:
         if "joint" in observation.running:
-            free = state.stop is not None or stall.why == "manual"
+            free = state.stop is not None or all(one.why == "manual" for one in unexplained)
             return None if free else Wait(until=observation.now + LOOK_AGAIN_S)
         return StartJoint(bundles=tuple(folders))
     event: e.AnyEvent
