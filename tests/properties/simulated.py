@@ -188,9 +188,14 @@ class Machine:
             return
         if attempt.hung:
             after = script.recovers_after_s
-            if after is None or self.now < (attempt.hung_at or 0.0) + after:
+            if (
+                after is None
+                or script.ending in ("rank-fails", "rank-leaves")
+                or self.now < (attempt.hung_at or 0.0) + after
+            ):
                 return
             attempt.hung_at, attempt.recovered = None, True
+            attempt.healthy_s += 1.0 - seconds  # It shows: the step that hung is done.
         attempt.healthy_s += seconds
         attempt.cpu_s += seconds
         if attempt.healthy_s < 2.0:
