@@ -35,7 +35,7 @@ _RANK_PREFIX = re.compile(
       | (?P<srun>\d{1,4}):(?=\s)
       | \((?P<ray>\w{1,60})(?:\(rank=\d+\))?\ pid=(?P<pid>\d{1,9})(?:,\ ip=[\d.]{1,40})?\)
       | [\w.-]{1,60}-(?P<pod>\d{1,4}):(?=\s)
-      | [\w.-]{1,60}\s{1,4}\|(?=\s)
+      | (?=[\d.-]{0,60}[a-z_])[\w.-]{1,60}\s{1,4}\|(?=\s)          # a service's name, no number
       | \[\d{1,9}\](?=\s\[rank)
     )[ ]?""",
     re.VERBOSE | re.IGNORECASE,
@@ -134,6 +134,7 @@ _PROGRESS = re.compile(
       | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
       | \b(?:global[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
+      | \A\s{0,8}(?P<first>\d{1,12})\s\|\s(?:train[ _]?)?loss\b
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+\]
       | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b).{0,40}\bloss
     )""",

@@ -46,7 +46,7 @@ class GuiltyNode(Value):
 
 
 class CheckpointRef(Value):
-    """The checkpoint a plan resumes from."""
+    """The checkpoint a plan resumes from. Fields as in CheckpointFinding and SaveRecord."""
 
     path: str
     format: str
@@ -55,17 +55,11 @@ class CheckpointRef(Value):
     ordinal: int | None = None
     """Which call of train() or fit() wrote it, where the save hook recorded that."""
     home: str | None = None
-    """As in SaveRecord."""
     nth: int | None = None
-    """As in SaveRecord."""
     signature: str | None = None
-    """As in SaveRecord."""
     saved_at: float | None = None
-    """As in CheckpointFinding."""
     counters: dict[str, int] = msgspec.field(default_factory=dict)
-    """As in CheckpointFinding."""
     copy_of: str | None = None
-    """As in CheckpointFinding."""
 
 
 class SaveRecord(Value):
