@@ -129,7 +129,8 @@ def _rendered(source, render):
     threads = _threads(source.text)
     if not threads or any(_native(frame[1]) for _, frames in threads for frame in frames):
         return source
-    name, text = render(source.name, threads)
+    pid = re.search(r"pid(\d+)", source.name) or re.search(r"\AProcess (\d+)", source.text)
+    name, text = render(source.name, int(pid[1]) if pid else 1, threads)
     return Source(name=name, text=text)
 
 
@@ -161,10 +162,8 @@ def _moved(name: str, file: str, line: int) -> tuple[str, int]:
     return path, line + number % 90 + 1
 
 
-def _as_json(name: str, threads):
+def _as_json(name: str, pid: int, threads):
     entries = []
-    given = re.search(r"pid(\d+)", name)
-    pid = int(given[1]) if given else 1
     for number, (head, frames) in enumerate(threads):
         moved = [(fn, *_moved(fn, file, line)) for fn, file, line in frames]
         entries.append(
@@ -184,7 +183,7 @@ def _as_json(name: str, threads):
     return re.sub(r"\.txt$", ".json", name), json.dumps(entries)
 
 
-def _as_faulthandler(name: str, threads):
+def _as_faulthandler(name: str, _: int, threads):
     lines = []
     for number, (_, frames) in enumerate(reversed(threads)):
         current = "Current thread" if number == len(threads) - 1 else "Thread"

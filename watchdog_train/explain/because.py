@@ -205,9 +205,13 @@ def _share_of_later(one: _Candidate, others: list[_Candidate]) -> float:
         return 1.0
     share = 1.0
     for other in others:
-        if other.confidence < ENOUGH or other.rule.symptom:
-            continue
         first = other.match.hit
+        if other.confidence < ENOUGH:
+            continue
+        if other.rule.symptom:
+            if one.rule.symptom and first is not None and before(first, hit) is True:
+                share = min(share, _LATER)
+            continue
         if first is None:
             if one.rule.symptom and other.match.bound is not None:
                 share = min(share, _BEATEN)  # stacks show what the line only suffers from

@@ -37,7 +37,7 @@ OF_THE_JOB = frozenset(
     | {"alone", "different-operations", "partly-named", "different-places", "some-left", "same"}
     | {"none", "recorded-different-operation", "recorded-different-size", "recorded-behind"}
     | {"recorded-same", "records-agree", "first-collectives", "early-collectives", "tiny"}
-    | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible", "gpus-spin"}
+    | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible", "gpus-spin", "said-stuck"}
     | {"shm-full", "shm-free", "swap-full", "swaps", "memory-short", "overloaded", "gpu-shared"}
     | {"lock-owner-dead"}
 )
@@ -91,9 +91,9 @@ class Sign(Part):
     """What is true of the job and the machine, by words as in `facts`."""
     log: tuple[str, ...] = ()
     """Regular expressions; one must be found in a line, and no progress after it."""
-    at: Literal["anywhere", "end", "last-steps", "repeats"] = "anywhere"
-    """The line is the log's last; all of the last lines of progress fit; or the log ends with three
-    lines in which the same text fits."""
+    at: Literal["anywhere", "end", "stays", "repeats", "helps"] = "anywhere"
+    """The line is the log's last; comes twice, and what it names has no number later; ends the log,
+    three times alike; or says that what fits has helped."""
     also: tuple[str, ...] = ()
     """One of these, in any line."""
     unless: tuple[str, ...] = ()

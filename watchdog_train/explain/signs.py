@@ -15,7 +15,7 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_process, is_idle_worker
-from watchdog_train.core.diagnosis.log_lines import LINE_CAP
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP, says_it_helps, says_stuck
 from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (
@@ -105,6 +105,7 @@ class Scene:
             "overloaded": (host.load_per_core or 0) > _LOAD,
             "gpu-shared": bool(host.gpu_others),
             "gpus-spin": host.gpus_spin,
+            "said-stuck": any(says_stuck(line.text) for line, _ in self.logs.lines()),
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())
@@ -175,12 +176,15 @@ class Scene:
         """The line that names the cause: first in time, with what must follow it behind it."""
         if not sign.log:
             return None
-        if sign.at == "last-steps":
-            return self.logs.last_steps_all(sign.log, 2)
+        if sign.at == "stays":
+            return self.logs.stays(sign.log)
         if sign.at == "end":
             return next(self.logs.at_end(sign.log), None)
         if sign.at == "repeats":
             return self.logs.repeated(sign.log)
+        if sign.at == "helps":
+            hits = self.logs.hits(sign.log)
+            return next((hit for hit in hits if says_it_helps(hit.line.text)), None)
         hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit
@@ -235,7 +239,7 @@ class Scene:
             "sealed": process.sealed,
             "held_at_fork": isinstance(doing, w.MutexWait) and doing.owner_lives is False,
             "network_file": bool(getattr(doing, "network", None)),
-            "forked": process.forked,
+            "forked": process.forked or (process.forked is None and self._copies_parent(process)),
             "spawned": process.forked is False,
             "idle": is_idle_process(process.threads) or is_idle_worker(process.threads),
             "changed": process.changed and process.asks is None,  # a loop that asks is no work
@@ -255,6 +259,15 @@ class Scene:
             "serial_tokenizers": tokenizers in ("false", "0", "off", "no"),
         }
         yield from (word for word, true in known.items() if true)
+
+    def _copies_parent(self, process: ProcessEvidence) -> bool:
+        """Whether it has its parent's command line: a fork without exec, by a list of processes."""
+        return any(
+            _related("parent", one, Bound(process=process, thread=None))
+            and bool(one.command)
+            and one.command == process.command
+            for one in self.evidence.processes
+        )
 
 
 def fits(wanted: Sequence[str], known: frozenset[str]) -> bool:

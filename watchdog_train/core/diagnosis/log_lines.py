@@ -16,6 +16,8 @@ from watchdog_train.core.model import Value
 LINE_CAP = 2000
 """Characters of a line that anything looks at."""
 _PREFIXES_CAP = 6
+REMARK = "#"
+"""With it begins what somebody says about the output that they paste."""
 
 Clock = Literal["date", "clock", "boot"]
 _DAY_S = 86400.0
@@ -135,15 +137,17 @@ _PROGRESS = re.compile(
       | \b(?:global[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
       | \A\s{0,8}(?P<first>\d{1,12})\s\|\s(?:train[ _]?)?loss\b
-      | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+\]
+      | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
       | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b).{0,40}\bloss
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
 
 
-_OF_THE_SCHEDULER = re.compile(r"\s{0,8}(?:slurmstepd|srun|sbatch|scancel|slurmd)\b")
-"""Slurm counts steps, too: those of a job, as in `*** STEP 77.0 ON gpu14 CANCELLED`."""
+_OF_THE_SCHEDULER = re.compile(
+    r"#|\s{0,8}(?:(?:slurmstepd|srun|sbatch|scancel|slurmd)\b|(?:error: )?\*{3} (?:JOB|STEP) )"
+)
+"""Slurm counts steps, too: those of a job, as in `*** STEP 77.0 ON gpu14 CANCELLED`. So do remarks."""
 
 
 def progress_of(text: str) -> tuple[str, float] | None:
@@ -192,3 +196,34 @@ def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
         elif progress[1] < best[key] / 2:  # a new epoch counts from the start
             best[key] = progress[1]
     return found
+
+
+_HANGS = r"(?:hang\w*|hung|freez\w*|froze\w*|stuck|deadlock\w*|stall\w*)"
+_HELPS = re.compile(
+    r"\b(?:works?|worked|fine|helps?|helped|fix\w*|solve[sd]?|cure[sd]?|resolve[sd]?|gone|at once|"
+    r"through|complete[sd]?|finish\w*|runs?|ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
+    rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS})\b",
+    re.IGNORECASE,
+)
+_HELPS_NOT = re.compile(
+    rf"\b(?:(?:not|n.t) (?!(?:get )?{_HANGS})|no (?:difference|effect|change|help)|the same|still|"
+    rf"neither|nor|unchanged|also {_HANGS}|even with|nothing)\b",
+    re.IGNORECASE,
+)
+_STUCK = re.compile(
+    rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|"
+    r"no (?:further |more )?(?:output|progress|return)|stands? (?:still|there|here)|"
+    r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
+    r"(?:not|n.t) (?:move|continue|come back|go on|return|react)\w*)\b",
+    re.IGNORECASE,
+)
+
+
+def says_it_helps(text: str) -> bool:
+    """Whether somebody says that what the line names has helped."""
+    return _HELPS.search(text) is not None and _HELPS_NOT.search(text) is None
+
+
+def says_stuck(text: str) -> bool:
+    """Whether somebody says below their output that it stands still."""
+    return text.startswith(REMARK) and _STUCK.search(text) is not None

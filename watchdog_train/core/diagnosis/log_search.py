@@ -15,6 +15,7 @@ from typing import Literal
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
+    REMARK,
     LogLine,
     advances,
     progress_of,
@@ -26,6 +27,8 @@ from watchdog_train.core.model import Value
 HITS_CAP = 200
 Movement = Literal["moving", "frozen", "unknown"]
 _END_LINES = 2
+_STAYS = 2
+_NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
 _MOVES = 3
 """So many rising values in a row: it moved until the end of the log."""
 _STANDS_STILL = 3
@@ -84,7 +87,7 @@ class LogIndex:
     def at_end(self, patterns: Sequence[str]) -> Iterator[Hit]:
         """Lines that fit and with which a log ends."""
         for hit in self.hits(patterns):
-            if hit.position >= len(self._logs[hit.log].lines) - _END_LINES:
+            if hit.position in self._logs[hit.log].end:
                 yield hit
 
     def repeated(self, patterns: Sequence[str]) -> Hit | None:
@@ -97,13 +100,16 @@ class LogIndex:
                 return hit
         return None
 
-    def last_steps_all(self, patterns: Sequence[str], count: int) -> Hit | None:
-        """The first of the last `count` lines of progress of a log, if all of them fit."""
-        fitting = {(hit.log, hit.position): hit for hit in self.hits(patterns)}
+    def stays(self, patterns: Sequence[str]) -> Hit | None:
+        """The last but one line that fits, if what it names has no number in any later line."""
         for log in self._logs:
-            last = log.printed[-count:]
-            if len(last) == count and all((log.number, at) in fitting for at in last):
-                return fitting[log.number, last[0]]
+            hits = [hit for hit in self.hits(patterns) if hit.log == log.number][-_STAYS:]
+            if len(hits) < _STAYS:
+                continue
+            name = _NAMED.search(hits[-1].line.text)
+            number = re.compile(rf"{re.escape(name[0])}\W{{0,6}}[-+]?\d" if name else r"\A\d\Z")
+            if not any(number.search(line.text) for line in log.lines[hits[0].position :]):
+                return hits[0]
         return None
 
     def movement(self) -> Movement:
@@ -143,7 +149,8 @@ class _Prepared:
             at += len(line.text) + 1
         counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
         self._counted = [(at, value) for at, value in counted if value is not None]
-        self.printed = [at for at, _ in self._counted]
+        told = [at for at, line in enumerate(self.lines) if not line.text.startswith(REMARK)]
+        self.end = frozenset(told[-_END_LINES:])
         found = advances(self.lines)
         self.progress = [position for position, _ in found]
         self.last_steps = {

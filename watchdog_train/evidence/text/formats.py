@@ -45,6 +45,7 @@ _PYSPY_PROCESS = re.compile(r"\s*Process (?P<pid>\d{1,10}): ?(?P<command>.*)")
 _DEBUGGER_PROCESS = re.compile(
     r"\s*(?:\(gdb\) )?(?:Attaching to (?:program: .{0,300}, )?process (?P<gdb>\d{1,10})|"
     r"Process (?P<lldb>\d{1,10}) stopped|"
+    r"(?:[$#%>] )?(?:sudo )?(?:gdb|gstack|pstack|eu-stack) .{0,60}?\b(?P<asked>\d{1,10})\b|"
     r"Analysis of sampling .{1,120} \(pid (?P<sample>\d{1,10})\))"
 )
 _OUR_PROCESS = re.compile(r"(?P<label>[\w :.-]{1,80}) \(pid (?P<pid>\d{1,10})\): (?P<facts>.*)")
@@ -89,7 +90,7 @@ def process_head(line: str) -> ProcessHead | None:
         return ProcessHead(pid=int(match["pid"]), command=printable(match["command"].strip(), 1000))
     match = _DEBUGGER_PROCESS.match(line)
     if match:
-        return ProcessHead(pid=int(match["gdb"] or match["lldb"] or match["sample"]))
+        return ProcessHead(pid=int(next(filter(None, match.groups()))))
     if " (pid " in line[:100] and not line.startswith(" "):
         match = _OUR_PROCESS.match(line)
         facts = match["facts"] if match else ""

@@ -11,6 +11,10 @@ _SHM = re.compile(r"\S+\s+.*?\b(?P<percent>\d{1,3})%\s+/dev/shm\b")
 _FREE = re.compile(
     r"(?P<name>Mem|Swap):\s+(?P<total>[\d.]+\w{0,2})\s+(?P<used>[\d.]+\w{0,2})\s+(?P<rest>.*)"
 )
+_SWAP = re.compile(
+    r"(?i:\bswap)\W{1,4}(?P<used>[\d.]{1,8}) ?[GM]?i?B? ?(?:\([\d.]+ ?%\) )?"
+    r"(?:/|of) ?(?P<total>[\d.]{1,8})"
+)
 _VARIABLE = re.compile(
     r"(?:export |declare -x )?(?P<name>(?:TOKENIZERS_PARALLELISM|OMP_NUM_THREADS|WANDB_MODE|"
     r"HF_HUB_OFFLINE|NCCL_\w{1,60}|WORLD_SIZE|RANK|LOCAL_RANK|CUDA_LAUNCH_BLOCKING))="
@@ -50,6 +54,9 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
             shm = min(1.0, int(match["percent"]) / 100)
         elif match := _FREE.match(line.strip()):
             _from_free(match, values)
+        elif match := _SWAP.search(line):
+            values["SwapTotal"] = _amount(match["total"])
+            values["SwapFree"] = values["SwapTotal"] - _amount(match["used"])
     free = _share(values.get("SwapFree"), values.get("SwapTotal"))
     return HostFacts(
         shm_used_share=shm,
