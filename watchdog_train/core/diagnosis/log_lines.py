@@ -147,7 +147,7 @@ _PROGRESS = re.compile(
 _OF_THE_SCHEDULER = re.compile(
     r"#|\s{0,8}(?:(?:slurmstepd|srun|sbatch|scancel|slurmd)\b|(?:error: )?\*{3} (?:JOB|STEP) )"
 )
-"""Slurm counts steps, too: those of a job, as in `*** STEP 77.0 ON gpu14 CANCELLED`. So do remarks."""
+"""Slurm counts steps of its own, as in `*** STEP 77.0 ON gpu14 CANCELLED`. Remarks, too."""
 
 
 def progress_of(text: str) -> tuple[str, float] | None:

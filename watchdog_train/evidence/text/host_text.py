@@ -15,6 +15,7 @@ _SWAP = re.compile(
     r"(?i:\bswap)\W{1,4}(?P<used>[\d.]{1,8}) ?[GM]?i?B? ?(?:\([\d.]+ ?%\) )?"
     r"(?:/|of) ?(?P<total>[\d.]{1,8})"
 )
+_SWAP_USAGE = re.compile(r"swapusage: total = (?P<total>[\d.]+)M +used = (?P<used>[\d.]+)M")
 _VARIABLE = re.compile(
     r"(?:export |declare -x )?(?P<name>(?:TOKENIZERS_PARALLELISM|OMP_NUM_THREADS|WANDB_MODE|"
     r"HF_HUB_OFFLINE|NCCL_\w{1,60}|WORLD_SIZE|RANK|LOCAL_RANK|CUDA_LAUNCH_BLOCKING))="
@@ -54,7 +55,7 @@ def host_facts(lines: Iterable[str]) -> HostFacts:
             shm = min(1.0, int(match["percent"]) / 100)
         elif match := _FREE.match(line.strip()):
             _from_free(match, values)
-        elif match := _SWAP.search(line):
+        elif match := _SWAP.search(line) or _SWAP_USAGE.search(line):
             values["SwapTotal"] = _amount(match["total"])
             values["SwapFree"] = values["SwapTotal"] - _amount(match["used"])
     free = _share(values.get("SwapFree"), values.get("SwapTotal"))
