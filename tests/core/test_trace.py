@@ -271,9 +271,7 @@ def test_a_line_that_could_not_be_read_is_named() -> None:
     reader.read(line(1.0))
     assert reader.read(b"", torn=True) is None
     assert reader.read(line(2.0)) is not None
-    assert reader.problems == (
-        "line 2: longer than any sample, or damaged in its packing; left out",
-    )
+    assert reader.problems == ("line 2: longer than any sample; left out",)
 
 
 def test_values_that_are_odd_are_unknown_and_the_rest_is_kept() -> None:
@@ -339,14 +337,13 @@ def test_a_thinned_trace_is_no_row_of_gaps() -> None:
 @pytest.mark.parametrize(
     ("after", "new"),
     [
-        ({"cpu_s": 1.0, "log_bytes": 0}, True),
         ({"cpu_s": 1.0, "log_bytes": 901}, False),  # workers ended: a sum over the living
         ({"cpu_s": 90.0, "log_bytes": 0}, False),  # a log that was turned over
         ({"attempt": 2}, True),
     ],
 )
 def test_a_new_attempt_is_noticed(after: dict[str, Any], new: bool) -> None:
-    """By its number, or by counters that begin anew together."""
+    """By its number."""
     samples, _ = read(line(0.0, cpu_s=100.0), line(1.0, cpu_s=100.0), line(2.0, **after))
     assert samples[-1].new_attempt is new
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -90,23 +88,6 @@ def test_a_line_without_end_does_not_fill_the_memory(
     lines = list(trace_lines(path))
     assert lines[:2] == [(b"{1}", False), (b"", True)]
     assert lines[2:] == ([(b"{4}", False)] if end else [])
-
-
-@pytest.mark.parametrize("missing", [0, 4, 30])
-def test_a_packed_trace_is_unpacked(tmp_path: Path, missing: int) -> None:
-    """As `gzip` leaves it; of one that is cut off, what can be had, and that it is."""
-    lines = [b'{"t":%d,"x":"%s"}' % (at, os.urandom(8).hex().encode()) for at in range(200)]
-    packed = gzip.compress(b"".join(each + b"\n" for each in lines))
-    path = tmp_path / "night.jsonl.gz"
-    path.write_bytes(packed[: len(packed) - missing])
-    found = list(trace_lines(path))
-    if not missing:
-        assert found == [(each, False) for each in lines]
-        return
-    read = [each for each, torn in found if not torn]
-    assert read == lines[: len(read)]
-    assert found[-1] == (b"", True)
-    assert [torn for _, torn in found].count(True) == 1
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory"])

@@ -6,10 +6,7 @@ A trace is a convenience: it must never make the loop wait, and never cost the e
 from __future__ import annotations
 
 import contextlib
-import gzip
-import io
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +16,6 @@ from watchdog_train.trusted_files import open_read, open_regular, rename
 
 LINE_BYTES = 1 << 20
 """A longer line is no sample of ours; 4,096 ranks take a quarter of it."""
-READ_BYTES = 1 << 18
-GZIP = b"\x1f\x8b"
-"""How a file begins that gzip has made; one with samples begins with a brace."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
@@ -121,8 +115,7 @@ def trace_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
     """The lines of a trace without their newlines, and whether each is cut off at the end.
 
     A run's older part comes first. Memory does not grow with the file: a line of more than 1 MiB
-    comes as an empty cut-off one, which no reader takes for a sample. So does the end of a file of
-    gzip, which is unpacked on the way, that is cut off or damaged.
+    comes as an empty cut-off one, which no reader takes for a sample.
 
     Raises:
         WtrainError: it is not there, or cannot be read.
@@ -140,23 +133,12 @@ def trace_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    with io.BufferedReader(io.FileIO(open_regular(path)), READ_BYTES) as file:
-        if file.peek(len(GZIP))[: len(GZIP)] != GZIP:
-            yield from _split(file)
-            return
-        try:
-            with gzip.open(file) as unpacked:
-                yield from _split(unpacked)
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            yield b"", True  # what comes after cannot be unpacked
-
-
-def _split(file: io.BufferedIOBase) -> Iterator[tuple[bytes, bool]]:
-    while line := file.readline(LINE_BYTES):
-        if line.endswith(b"\n"):
-            yield line[:-1], False
-            continue
-        rest = len(line) == LINE_BYTES
-        while rest and (more := file.readline(LINE_BYTES)):
-            line, rest = b"", not more.endswith(b"\n")
-        yield line, True
+    with open_read(path) as file:
+        while line := file.readline(LINE_BYTES):
+            if line.endswith(b"\n"):
+                yield line[:-1], False
+                continue
+            rest = len(line) == LINE_BYTES
+            while rest and (more := file.readline(LINE_BYTES)):
+                line, rest = b"", not more.endswith(b"\n")
+            yield line, True

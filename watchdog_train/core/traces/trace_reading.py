@@ -72,7 +72,6 @@ class TraceReader:
         self._backwards = 0
         self._last_backwards = -math.inf
         self._attempt = 1
-        self._highest_cpu_s = 0.0
         self._processes: int | None = None
         self._births = 0
         self._deaths = 0
@@ -100,13 +99,12 @@ class TraceReader:
 
         Args:
             line: without or with its newline.
-            torn: it is the last one and has no newline; an empty one was too long to be read, or
-                could not be unpacked.
+            torn: it is the last one and has no newline; an empty one was too long to be read.
         """
         self._line += 1
         if not line.strip():
             if torn:
-                self.report("longer than any sample, or damaged in its packing; left out")
+                self.report("longer than any sample; left out")
             return None
         found = decode(line)
         if found is None:
@@ -143,16 +141,13 @@ class TraceReader:
         self.has_waits = found.waits is True
 
     def _sample(self, found: TraceLine, time: float) -> TraceSample | None:
-        new_attempt = self._is_new_attempt(found)
+        new_attempt = found.attempt is not None and found.attempt != self._attempt
         late_s = self._pass_time(time)
         if late_s is None:
             return None
         if new_attempt:
             self._begin_attempt(found)
         at = cast("float", self._at)
-        cpu_s = count_of(found.cpu_s)
-        if cpu_s is not None:
-            self._highest_cpu_s = max(cpu_s, self._highest_cpu_s)
         log_bytes = count_of(found.log_bytes)
         if log_bytes is not None:
             self._log_bytes = int(log_bytes)
@@ -162,7 +157,7 @@ class TraceReader:
         sample = Sample(
             at=at,
             members=self._members(found),
-            cpu_s=cpu_s,
+            cpu_s=count_of(found.cpu_s),
             io_bytes=None if io_bytes is None else int(io_bytes),
             tcp_bytes=None if tcp_bytes is None else int(tcp_bytes),
             log_bytes=self._log_bytes,
@@ -209,26 +204,8 @@ class TraceReader:
         self.report("a gap in time; what happened in it is not known and counts as nothing")
         return passed_s - usual_s
 
-    # -- attempts -----------------------------------------------------------------------------
-    def _is_new_attempt(self, found: TraceLine) -> bool:
-        """By its number; in a trace without numbers, by counters that begin anew together.
-
-        CPU time alone is not enough: a sum over the living falls whenever workers end.
-        """
-        if found.attempt is not None:
-            return found.attempt != self._attempt
-        if found.cpu_s is None or not found.cpu_s < 0.5 * self._highest_cpu_s - 1.0:
-            return False
-        shorter_log = found.log_bytes is not None and found.log_bytes < self._log_bytes
-        return shorter_log or any(
-            said is not None and said.step is not None and said.step < self._ranks[name].step
-            for name, said in (found.ranks or {}).items()
-            if name in self._ranks
-        )
-
     def _begin_attempt(self, found: TraceLine) -> None:
         self._attempt = found.attempt or self._attempt
-        self._highest_cpu_s = 0.0
         self._log_bytes = 0
         self._processes = None
         self._ranks, self._ended = {}, {}
