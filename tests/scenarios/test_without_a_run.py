@@ -135,5 +135,5 @@ def test_doctor_on_this_machine(tmp_path: Path) -> None:
     assert answer["schema_version"] == 1
     checks = {check["name"]: check for check in answer["checks"]}
     assert next(iter(checks)) == "platform"
-    assert {"stacks", "orphans", "signals", "network", "heartbeats"} <= set(checks)
+    assert {"stacks", "orphans", "network", "heartbeats"} <= set(checks)
     assert all(c["mend"] for c in checks.values() if c["status"] in ("failure", "warning"))

@@ -20,7 +20,6 @@ from watchdog_train.doctor import Check
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.report.words import size_text
-from watchdog_train.system.cgroup import oom_kills
 from watchdog_train.system.gpu import command, is_asked
 from watchdog_train.system.places import ROOM_BYTES
 from watchdog_train.system.protocol import ProcessSystem
@@ -46,6 +45,13 @@ FEW_FILES = 4096
 LITTLE_DISK_BYTES = 10 << 30
 NO_DISK_BYTES = 1 << 30
 FEW_INODES = 10_000
+
+
+def _check(name: str, holds: bool | None, says: str, ill: str | None, mend: str | None) -> Check:
+    """All is well with these words, or a warning with those (None: the same) and a cure."""
+    if holds:
+        return Check(name=name, status="ok", says=says)
+    return Check(name=name, status="warning", says=ill or says, mend=mend)
 
 
 def never_run(system: ProcessSystem) -> Check:
@@ -74,9 +80,8 @@ def stacks() -> Check:
     finally:
         sleeper.kill()
         sleeper.wait(5)
-    if problem is None:
-        return Check(name="stacks", status="ok", says="py-spy reads the stack of another process")
-    return Check(name="stacks", status="warning", says=f"py-spy cannot: {inside}", mend=problem)
+    well = "py-spy reads the stack of another process"
+    return _check("stacks", problem is None, well, f"py-spy cannot: {inside}", problem)
 
 
 def answer(argv: Sequence[str], timeout_s: float, pid: int = 0) -> Finished:
@@ -119,10 +124,9 @@ def fault_handler(python: str) -> Check:
     if done.problem is not None:
         says = f"{python} {done.problem}"
         return Check(name=name, status="failure", says=says, mend="name another with --python")
-    if "File" in done.stdout:
-        return Check(name=name, status="ok", says="a process writes its own stack at SIGURG")
+    well, ill = "a process writes its own stack at SIGURG", "no stack came at SIGURG"
     mend = "py-spy has to do it alone; a container may filter the signal"
-    return Check(name=name, status="warning", says="no stack came at SIGURG", mend=mend)
+    return _check(name, "File" in done.stdout, well, ill, mend)
 
 
 def processes(system: ProcessSystem) -> Iterator[Check]:
@@ -135,13 +139,6 @@ def processes(system: ProcessSystem) -> Iterator[Check]:
             "orphans of the training come home to its keeper (subreaper)",
             "orphans of the training are known only if they were seen before",
             "nothing here; wtrain clean shows what was recorded and is left",
-        ),
-        (
-            "signals",
-            _pidfd(),
-            "signals go through a pidfd: a pid that was given again cannot be hit",
-            "no pidfd: a process is checked just before it is signalled",
-            "Linux 5.3 or newer has it",
         ),
         (
             "network",
@@ -158,20 +155,8 @@ def processes(system: ProcessSystem) -> Iterator[Check]:
             f"make {ROOM_BYTES >> 20} MB free in /dev/shm",
         ),
     )
-    for name, holds, well, ill, mend in table:
-        if holds:
-            yield Check(name=name, status="ok", says=well)
-        else:
-            yield Check(name=name, status="warning", says=ill, mend=mend)
+    yield from (_check(*row) for row in table)
     yield _open_files()
-
-
-def _pidfd() -> bool:
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.close(os.pidfd_open(os.getpid()))
-            return True
-    return False
 
 
 def _open_files() -> Check:
@@ -181,38 +166,19 @@ def _open_files() -> Check:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = soft != resource.RLIM_INFINITY and soft < FEW_FILES
-    return Check(
-        name="open files",
-        status="warning" if few else "ok",
-        says=f"{soft} files may be open (hard limit {hard})",
-        mend=f"ulimit -n {min(hard, 65536) if hard > 0 else 65536}: each worker of a DataLoader "
-        "hands its batches over in files"
-        if few
-        else None,
-    )
+    says = f"{soft} files may be open (hard limit {hard})"
+    most = min(hard, 65536) if hard > 0 else 65536
+    mend = f"ulimit -n {most}: each worker of a DataLoader hands its batches over in files"
+    return _check("open files", not few, says, None, mend)
 
 
 def memory() -> Iterator[Check]:
-    """Where batches go, and whether a kill for want of memory can be proven."""
+    """Where batches go."""
     with suppress(OSError):
         shm = shutil.disk_usage("/dev/shm")  # noqa: S108
-        small = shm.total < SMALL_SHM_BYTES
-        yield Check(
-            name="shared memory",
-            status="warning" if small else "ok",
-            says=f"{size_text(shm.total)} in /dev/shm, {size_text(shm.free)} free",
-            mend="docker run --shm-size=16g, or --ipc=host: workers pass batches through it"
-            if small
-            else None,
-        )
-    kills = oom_kills()
-    yield Check(
-        name="memory killer",
-        status="ok" if kills is not None else "unknown",
-        says=f"the kernel counts its kills here ({kills} so far)"
-        if kills is not None
-        else "a kill for want of memory cannot be told from any other SIGKILL",
-    )
+        says = f"{size_text(shm.total)} in /dev/shm, {size_text(shm.free)} free"
+        mend = "docker run --shm-size=16g, or --ipc=host: workers pass batches through it"
+        yield _check("shared memory", shm.total >= SMALL_SHM_BYTES, says, None, mend)
 
 
 def disk(system: ProcessSystem, directory: Path) -> Check:
@@ -232,9 +198,7 @@ def disk(system: ProcessSystem, directory: Path) -> Check:
     few = inodes is not None and inodes < FEW_INODES
     if usage.free < NO_DISK_BYTES or inodes == 0:
         return Check(name=name, status="failure", says=says, mend=mend)
-    if usage.free < LITTLE_DISK_BYTES or few:
-        return Check(name=name, status="warning", says=says, mend=mend)
-    return Check(name=name, status="ok", says=says)
+    return _check(name, usage.free >= LITTLE_DISK_BYTES and not few, says, None, mend)
 
 
 def _free_inodes(directory: Path) -> int | None:
@@ -281,12 +245,7 @@ def described(found: GpuReading, system: ProcessSystem) -> Iterator[Check]:
         else:
             words += [_holder(process, system) for process in held[:MOST_NAMED]]
         mend = "a restart waits for memory that others hold: wtrain clean shows what is ours"
-        yield Check(
-            name=f"GPU {device.index}",
-            status="warning" if held else "ok",
-            says=", ".join(words),
-            mend=mend if held else None,
-        )
+        yield _check(f"GPU {device.index}", not held, ", ".join(words), None, mend)
 
 
 def _holder(process: GpuProcess, system: ProcessSystem) -> str:
