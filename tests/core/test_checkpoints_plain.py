@@ -37,7 +37,7 @@ def test_numbers_in_file_names(stem, step, order):
     ("content", "format_", "whole", "why"),
     [
         (torch_zip(), "torch", True, "entries in place"),
-        (LEGACY, "torch-legacy", None, "old pickle"),
+        (LEGACY, "torch", None, "old pickle"),
         (b"", "torch", False, "empty"),
         (bytes(500), "torch", False, "zeros"),
         (b"PK", "torch", False, "first bytes"),
@@ -123,7 +123,7 @@ def test_what_real_libraries_write(tmp_path):
         }
         assert told == {
             "new.pt": ("torch", True),
-            "old.pt": ("torch-legacy", None),
+            "old.pt": ("torch", None),
             "weights.safetensors": ("safetensors", True),
         }
 

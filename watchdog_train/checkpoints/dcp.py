@@ -15,6 +15,7 @@ from watchdog_train.checkpoints.files import (
     Listing,
     Sizes,
     UnreadableError,
+    is_plain_name,
     open_regular,
     read_capped,
 )
@@ -110,7 +111,7 @@ def _stored(piece: Any) -> Stored:
     file, offset, length = (state.get(name) for name in ("relative_path", "offset", "length"))
     if not isinstance(file, str) or type(offset) is not int or type(length) is not int:
         raise UnreadableError(f"{WITNESS} describes its pieces in an unknown way")
-    if file != os.path.basename(file) or file in ("", ".", "..") or offset < 0 or length < 0:
+    if not is_plain_name(file) or offset < 0 or length < 0:
         raise DamagedError(f"{WITNESS} names a file outside of its directory")
     return Stored(file=file, offset=offset, length=length)
 

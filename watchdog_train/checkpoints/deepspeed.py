@@ -15,6 +15,7 @@ from watchdog_train.checkpoints.files import (
     Listing,
     Sizes,
     UnreadableError,
+    is_plain_name,
     read_capped,
     sizes_of,
 )
@@ -56,7 +57,11 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
     """
     above, tag = os.path.split(path)
     pointed = pointed_at(above)
-    _check_pointer(pointed, tag)
+    older = number_in_name(pointed)[0] if pointed is not None else None
+    step = number_in_name(tag)[0]
+    if older is not None and step is not None and older < step:
+        # Rank 0 has not come to the end of this save while the pointer names an older one.
+        raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
     count = _check_shards(files, limits.world_size)
     doubts = []
     if pointed == tag:
@@ -73,31 +78,25 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
     return of_parts(parts, limits.level, why, doubts)
 
 
-def _check_pointer(pointed: str | None, tag: str) -> None:
-    """Rank 0 has not come to the end of this save while the pointer names an older one."""
-    older = number_in_name(pointed)[0] if pointed is not None else None
-    step = number_in_name(tag)[0]
-    if older is not None and step is not None and older < step:
-        raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
-
-
 def _check_shards(files: Sizes, world_size: int | None) -> int:
     """How many optimizer shards there are; each model-parallel part has the same ranks."""
     ranks: dict[tuple[str, int], set[int]] = {}
-    for name in files:
-        match = _SHARD.match(name)
-        if match is not None:
+    sizes: dict[str, int] = {}
+    """Of the optimizer's."""
+    for name, (size, _) in files.items():
+        if match := _SHARD.match(name):
             key = (match["kind"], int(match["model"]))
             ranks.setdefault(key, set()).add(int(match["rank"]))
-    if not any(_MODEL.match(name) for name in files) and not any(
-        kind == "model" for kind, _ in ranks
-    ):
+            if match["kind"] == "optim":
+                sizes[name] = size
+    kinds = {kind for kind, _ in ranks}
+    if "model" not in kinds and not any(map(_MODEL.match, files)):
         raise DamagedError("the model states are missing")
     expected = max((max(found) + 1 for found in ranks.values()), default=0)
     parts = max((model for _, model in ranks), default=-1) + 1
     if world_size is not None and parts and world_size % parts == 0:
         expected = max(expected, world_size // parts)
-    for kind in {kind for kind, _ in ranks}:
+    for kind in kinds:
         for model in range(parts):
             lacking = sorted(set(range(expected)) - ranks.get((kind, model), set()))
             if lacking:
@@ -105,13 +104,8 @@ def _check_shards(files: Sizes, world_size: int | None) -> int:
                     f"the {kind} states of rank {lacking[0]} (model part {model}) are missing: "
                     f"{expected} ranks save"
                 )
-    sizes = {
-        name: size
-        for name, (size, _) in files.items()
-        if (match := _SHARD.match(name)) is not None and match["kind"] == "optim"
-    }
     if sizes:
-        small = min(sizes, key=lambda name: sizes[name])
+        small = min(sizes, key=sizes.__getitem__)
         largest = max(sizes.values())
         if sizes[small] * _ALIKE < largest:
             raise DamagedError(
@@ -127,7 +121,7 @@ def pointed_at(directory: str) -> str | None:
     except (UnreadableError, UnicodeDecodeError):
         return None
     tag = text.strip()
-    return tag if tag and tag == os.path.basename(tag) else None
+    return tag if is_plain_name(tag) else None
 
 
 def _find(listing: Listing) -> tuple[Candidate, ...]:

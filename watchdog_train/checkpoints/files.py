@@ -16,6 +16,7 @@ JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the whole log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
 """Entries looked at in one directory."""
+_DEPTH = 2
 
 Sizes = dict[str, tuple[int, int]]
 """Name to size in bytes and mtime in nanoseconds."""
@@ -37,7 +38,6 @@ class Entry(Value):
     size: int
     mtime_ns: int
     link: bool
-    inode: tuple[int, int]
 
 
 class Listing(Value):
@@ -62,7 +62,7 @@ class Listing(Value):
         }
 
 
-def list_directory(path: str, limit: int = DIRECTORY_CAP) -> Listing:
+def list_directory(path: str, limit: int) -> Listing:
     """The entries of a directory, sorted by name, at most `limit` of them.
 
     Names that are not UTF-8 are left out: no event and no answer in JSON could hold them.
@@ -90,7 +90,6 @@ def list_directory(path: str, limit: int = DIRECTORY_CAP) -> Listing:
                 size=status.st_size,
                 mtime_ns=status.st_mtime_ns,
                 link=link,
-                inode=(status.st_dev, status.st_ino),
             )
         )
     return Listing(
@@ -138,6 +137,11 @@ def read_capped(path: str, cap_bytes: int) -> bytes:
     return data
 
 
+def is_plain_name(name: object) -> bool:
+    """Whether what a file names lies in the directory of that file."""
+    return isinstance(name, str) and name == os.path.basename(name) and name not in ("", ".", "..")
+
+
 def parse_json(data: bytes) -> Any:
     """The value of a JSON text.
 
@@ -150,7 +154,7 @@ def parse_json(data: bytes) -> Any:
         raise DamagedError(f"its JSON does not parse ({type(error).__name__})") from error
 
 
-def sizes_of(path: str, *, depth: int = 2, limit: int = DIRECTORY_CAP) -> Sizes:
+def sizes_of(path: str) -> Sizes:
     """Size and mtime of a file, or of every regular file of a directory by relative name."""
     try:
         status = os.stat(path)
@@ -160,16 +164,16 @@ def sizes_of(path: str, *, depth: int = 2, limit: int = DIRECTORY_CAP) -> Sizes:
         return {os.path.basename(path): (status.st_size, status.st_mtime_ns)}
     sizes: Sizes = {}
     pending = [("", 0)]
-    while pending and len(sizes) < limit:
+    while pending and len(sizes) < DIRECTORY_CAP:
         prefix, level = pending.pop()
         try:
-            listing = list_directory(os.path.join(path, prefix), limit - len(sizes))
+            listing = list_directory(os.path.join(path, prefix), DIRECTORY_CAP - len(sizes))
         except UnreadableError:
             continue
         for entry in listing.entries:
             name = f"{prefix}{entry.name}"
             if entry.kind == "file":
                 sizes[name] = (entry.size, entry.mtime_ns)
-            elif entry.kind == "directory" and level < depth and not entry.link:
+            elif entry.kind == "directory" and level < _DEPTH and not entry.link:
                 pending.append((f"{name}/", level + 1))
     return sizes

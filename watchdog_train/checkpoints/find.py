@@ -7,6 +7,7 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from watchdog_train.checkpoints.files import DIRECTORY_CAP, Listing, UnreadableError, list_directory
 from watchdog_train.checkpoints.formats import Candidate
@@ -46,50 +47,23 @@ class Found(Value):
     """There was more than was looked at."""
 
 
-class PlaceOption(Value):
-    """An option of a command that names where training writes."""
-
-    position: int
-    """Of the word that holds the value."""
-    before: str
-    """What stands before the value in that word: `--output_dir=`."""
-    path: str
-    """Absolute."""
-
-
-def place_options(
-    argv: Sequence[str], cwd: str, names: Iterable[str] = ()
-) -> tuple[PlaceOption, ...]:
-    """Where known options point to: `--output-dir out`, `--output_dir=out`, `out_dir=o`.
-
-    Args:
-        argv: the command.
-        cwd: where it runs.
-        names: options that mean it in this script, beside the usual ones.
-    """
-    known = _ARGUMENTS | {_plain(name) for name in names}
+def place_options(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
+    """Where known options point to: `--output-dir out`, `--output_dir=out`, `out_dir=o`."""
     found = []
-    for position, word in enumerate(argv):
+    for word, following in zip_longest(argv, argv[1:], fillvalue=""):
         name, equals, value = word.partition("=")
-        if _plain(name) not in known or not (equals or word.startswith("-")):
+        plain = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+        if plain not in _ARGUMENTS or not (equals or word.startswith("-")):
             continue
-        at = position if equals else position + 1
-        if not equals:
-            value = argv[at] if at < len(argv) else ""
-        if not value or value.startswith("-"):
-            continue
-        path = os.path.normpath(os.path.join(cwd, os.path.expanduser(value)))
-        found.append(PlaceOption(position=at, before=f"{name}=" if equals else "", path=path))
+        value = value if equals else following
+        if value and not value.startswith("-"):
+            found.append(os.path.normpath(os.path.join(cwd, os.path.expanduser(value))))
     return tuple(found)
-
-
-def _plain(name: str) -> str:
-    return name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
 
 
 def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
     """The directories among place_options(), each once."""
-    paths = (option.path for option in place_options(argv, cwd))
+    paths = place_options(argv, cwd)
     return tuple(
         dict.fromkeys(os.path.dirname(path) if os.path.isfile(path) else path for path in paths)
     )

@@ -252,15 +252,11 @@ def by_number_then_time(candidates: tuple[Candidate, ...]) -> tuple[Candidate, .
 
 
 def _merged(candidates: list[Candidate]) -> list[Candidate]:
-    numbered = sorted(
-        (item for item in candidates if item.order is not None),
-        key=lambda item: (item.order or 0, item.mtime_ns),
-    )
-    plain = sorted(
-        (item for item in candidates if item.order is None), key=lambda item: item.mtime_ns
-    )
-    result = []
-    while numbered or plain:
-        take_plain = plain and (not numbered or plain[-1].mtime_ns > numbered[-1].mtime_ns)
-        result.append(plain.pop() if take_plain else numbered.pop())
+    by_time = sorted(candidates, key=lambda item: item.mtime_ns)[::-1]
+    plain = [item for item in by_time if item.order is None]
+    numbered = [item for item in by_time if item.order is not None]
+    result = sorted(numbered, key=lambda item: -(item.order or 0))
+    for item in plain:
+        older = (at for at, other in enumerate(result) if other.mtime_ns < item.mtime_ns)
+        result.insert(next(older, len(result)), item)
     return result

@@ -16,13 +16,12 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import UnreadableError, sizes_of
+from watchdog_train.checkpoints.files import sizes_of
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running, Whose
 from watchdog_train.checkpoints.registry import BY_NAME, newest_first
-from watchdog_train.checkpoints.torch_zip import LEGACY_NAME, begins_like
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -73,7 +72,6 @@ class SurveyRequest(Value):
 def survey(
     request: SurveyRequest,
     *,
-    clock: Callable[[], float] = time.time,
     wait: Callable[[float], None] = time.sleep,
 ) -> Survey:
     """Find, order and check the checkpoints of a run."""
@@ -89,7 +87,7 @@ def survey(
     if len(ordered) > _CHECKED_CAP:
         problem = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
         ordered = ordered[:_CHECKED_CAP]
-    moving = _still_changing(ordered, request.settle_s, clock, wait)
+    moving = _still_changing(ordered, request.settle_s, wait)
     deadline = time.monotonic() + request.budget_s
     findings: list[CheckpointFinding] = []
     whole_found = False
@@ -151,13 +149,12 @@ def _places(request: SurveyRequest) -> tuple[str, ...]:
 def _still_changing(
     candidates: Sequence[Candidate],
     settle_s: float,
-    clock: Callable[[], float],
     wait: Callable[[float], None],
 ) -> dict[str, str]:
     """Which of the recently written ones change while we look, by path, with the words for it."""
     if settle_s <= 0:
         return {}
-    recent = [item for item in candidates if item.mtime_ns / 1e9 > clock() - settle_s]
+    recent = [item for item in candidates if item.mtime_ns / 1e9 > time.time() - settle_s]
     if not recent:
         return {}
     wait(settle_s)
@@ -196,12 +193,9 @@ def _check(candidate: Candidate, limits: Limits) -> Verdict:
 
 
 def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> CheckpointFinding:
-    name = candidate.format
-    if name == TORCH_NAME and verdict.whole is not False and _is_legacy(candidate.path):
-        name = LEGACY_NAME
     return CheckpointFinding(
         path=candidate.path,
-        format=name,
+        format=candidate.format,
         step=candidate.step,
         whole=verdict.whole,
         said=verdict.why,
@@ -259,13 +253,6 @@ def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) ->
         counters={},
         copy_of=torn.path,
     )
-
-
-def _is_legacy(path: str) -> bool:
-    try:
-        return begins_like(path) == "legacy"
-    except (UnreadableError, OSError):
-        return False
 
 
 if __name__ == "__main__":

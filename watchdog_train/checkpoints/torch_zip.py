@@ -50,7 +50,6 @@ BAD_ZIP = (
 """What zipfile raises for a damaged file."""
 
 NAME = "torch"
-LEGACY_NAME = "torch-legacy"
 
 
 class Window:
@@ -168,28 +167,24 @@ class OpenZip:
 
 
 def begins_like(path: str) -> str | None:
-    """One of zip, legacy, empty, zeros, short (too short to tell); None for a foreign format."""
+    """One of zip, legacy; None for a foreign format.
+
+    Raises:
+        DamagedError: it is empty, holds zeros, or is too short to tell.
+    """
     with open_regular(path) as file:
         head = file.read(64)
     if not head:
-        return "empty"
+        raise DamagedError("the file is empty")
     if head.startswith(ZIP_MAGIC):
         return "zip"
     if head.startswith(_LEGACY_MAGIC):
         return "legacy"
     if not head.strip(b"\0"):
-        return "zeros"
+        raise DamagedError("the file begins with zeros: never written")
     if ZIP_MAGIC.startswith(head) or _LEGACY_MAGIC.startswith(head):
-        return "short"
+        raise DamagedError("the file ends within its first bytes")
     return None
-
-
-_BROKEN = {
-    "empty": "the file is empty",
-    "zeros": "the file begins with zeros: never written",
-    "short": "the file ends within its first bytes",
-}
-_UNKNOWN = {"legacy": "an old pickle of torch.save: nothing in it tells whether it is whole"}
 
 
 def check_file(path: str, limits: Limits) -> Verdict:
@@ -198,12 +193,12 @@ def check_file(path: str, limits: Limits) -> Verdict:
     Raises:
         DamagedError, UnreadableError, OSError: see formats.judged.
     """
-    begin = begins_like(path) or ""
-    if begin in _BROKEN:
-        raise DamagedError(_BROKEN[begin])
-    if begin != "zip":
-        why = _UNKNOWN.get(begin, "not a file of torch.save: a foreign format")
+    begin = begins_like(path)
+    if begin == "legacy":
+        why = "an old pickle of torch.save: nothing in it tells whether it is whole"
         return Verdict(whole=None, why=why)
+    if begin is None:
+        return Verdict(whole=None, why="not a file of torch.save: a foreign format")
     with closing(OpenZip(path)) as archive:
         if limits.level == "quick":
             why = f"{len(archive.members)} entries in place"
@@ -229,8 +224,8 @@ def _is_candidate(directory: str, entry: Entry) -> bool:
     if not name.endswith(".bin"):
         return True
     try:  # .bin is a suffix of data sets as well
-        return begins_like(os.path.join(directory, entry.name)) in ("zip", "legacy")
-    except (UnreadableError, OSError):
+        return begins_like(os.path.join(directory, entry.name)) is not None
+    except (DamagedError, UnreadableError, OSError):
         return False
 
 

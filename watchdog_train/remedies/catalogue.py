@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
@@ -32,14 +32,11 @@ def script_lines() -> dict[str, str]:
 
 def remedy_words() -> dict[str, str]:
     """Remedy id -> what it does and the line for the script, for the reader of a bundle."""
-    return (
-        dict(USER_FIXES)
-        | dict(ALWAYS)
-        | {
-            name: "; ".join(filter(None, (item.summary, item.script_line)))
-            for name, item in CATALOGUE.items()
-        }
-    )
+    lines = {
+        name: "; ".join(filter(None, (item.summary, item.script_line)))
+        for name, item in CATALOGUE.items()
+    }
+    return {**USER_FIXES, **ALWAYS, **lines}
 
 
 def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
@@ -67,21 +64,17 @@ def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
         )
 
 
-def _unknown(option: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
-    known = tuple(known)
+def _unknown(option: str, names: Iterable[str], known: Collection[str]) -> list[str]:
     problems = []
-    for name in names:
-        if name in known:
-            continue
+    for name in (each for each in names if each not in known):
         if name in ALWAYS:
-            problems.append(f"{option} {name}: every attempt has it: {ALWAYS[name]}")
-            continue
-        if name in USER_FIXES:
-            problems.append(f"{option} {name}: only you can do that: {USER_FIXES[name]}")
-            continue
-        import difflib
+            why = f"every attempt has it: {ALWAYS[name]}"
+        elif name in USER_FIXES:
+            why = f"only you can do that: {USER_FIXES[name]}"
+        else:
+            import difflib
 
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        problems.append(f"{option} {name}: there is no such remedy{meant}")
+            near = difflib.get_close_matches(name, known, n=1)
+            why = "there is no such remedy" + (f" (did you mean {near[0]}?)" if near else "")
+        problems.append(f"{option} {name}: {why}")
     return problems

@@ -27,12 +27,12 @@ def between_attempts(
     observation: Observation, state: State, policy: Policy, remedies: Remedies
 ) -> Action | None:
     """Launch what is planned, plan what is due, or finish; None while an attempt is under way."""
-    attempt = state.attempt
+    attempt, backing_off = state.attempt, scan.backoff(observation, state)
     if attempt is None:
         if state.stop is not None or state.given_up is not None:
             return Record(events=(finish(state),))
-        if state.next_plan is not None and observation.now < (state.backoff_until or 0.0):
-            return Wait(until=min(state.backoff_until or 0.0, observation.now + 0.5))
+        if state.next_plan is not None and backing_off is not None:
+            return backing_off
         if state.next_plan is not None:
             return Launch(plan=state.next_plan, hosts=observation.hosts)
         first = ladder.first_plan(state, policy, remedies)
@@ -54,18 +54,16 @@ def between_attempts(
     if unknown:
         return Record(events=unknown)
     if _is_over(state, policy):
-        if observing and kill.live(observation.sample):
-            left_s = observation.now - attempt.ended_mono
-            if left_s < policy.stopping.outlive_s:
-                return Wait(until=observation.now + 0.5)
+        left_s = observation.now - attempt.ended_mono
+        if observing and kill.live(observation.sample) and left_s < policy.stopping.outlive_s:
+            return Wait(until=observation.now + 0.5)
         if asking.looks_for_proof(observation, state):
             return Wait(until=observation.now + 0.05)
         return Record(events=(finish(state),))
     if state.next_plan is not None:
-        if state.backoff_until is not None and observation.now < state.backoff_until:
-            return Wait(until=min(state.backoff_until, observation.now + 0.5))
         return (
-            gpu_memory.before_launch(observation, state, policy)
+            backing_off
+            or gpu_memory.before_launch(observation, state, policy)
             or room.before_launch(observation, state, policy)
             or keeping.before_launch(observation, state, policy)
             or before_restart(observation, state, policy)
@@ -107,10 +105,7 @@ def _plan_again(
     if observation.survey is None:
         if "survey" in observation.running:
             return Wait(until=observation.now + 0.05)
-        lacking = room.before_survey(observation, state, policy)
-        if lacking is not None:
-            return lacking
-        return scan.start(observation, state)
+        return room.before_survey(observation, state, policy) or scan.start(observation, state)
     if observation.survey.failed:
         return scan.failed(observation, state, policy)
     step = ladder.next_step(state, observation.survey, policy, remedies)
@@ -128,8 +123,7 @@ def _plan_again(
     if restoring is not None:
         return restoring
     events: list[e.AnyEvent] = [*step.rejected]
-    if step.chosen is not None:
-        chosen = step.chosen
+    if (chosen := step.chosen) is not None:
         events.append(
             e.CheckpointChosen(
                 path=chosen.path,

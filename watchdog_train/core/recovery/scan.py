@@ -22,14 +22,20 @@ WAIT_FIRST_S, WAIT_MOST_S = 15.0, 300.0
 
 def start(observation: Observation, state: State) -> Action:
     """The next scan, or the wait for it."""
-    if state.backoff_until is not None and observation.now < state.backoff_until:
-        return Wait(until=min(state.backoff_until, observation.now + 0.5))
+    if (backing_off := backoff(observation, state)) is not None:
+        return backing_off
     attempt, failures = state.attempt, state.scan_failures
     crashed = attempt is not None and attempt.stall_id is None
     level: ScanLevel = "full" if crashed else "quick"
     if failures and failures % 2 == 0:
         level = "noted"
     return StartSurvey(level=level, again=failures > 0)
+
+
+def backoff(observation: Observation, state: State) -> Wait | None:
+    """The wait that was recorded, while it lasts."""
+    until = state.backoff_until or 0.0
+    return Wait(until=min(until, observation.now + 0.5)) if observation.now < until else None
 
 
 def failed(observation: Observation, state: State, policy: Policy) -> Action:
