@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core.events.stall import Warned
-from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, Why
+from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, WarningKind, Why
 
 _replace = msgspec.structs.replace
 
@@ -101,29 +101,30 @@ def advance(
         return memory
     memory = _replace(_shared(memory, sample), room_at=room.at)
     found: list[Ahead] = []
+
+    def warn(kind: WarningKind, why: Why, about: str = "") -> None:
+        found.append(Ahead(kind=kind, about=about, why=why))
+
     known = dict(memory.free)
     need = max((sum(size for size, _ in save.files.values()) for save in saves[-3:]), default=0)
     for disk in room.disks:
         low = max(LOW_DISK_BYTES, int(LOW_DISK_SHARE * disk.total_bytes))
         free = known[disk.path] = _look(known.get(disk.path, Free()), disk.free_bytes, low)
         if free.low_looks >= LOW_LOOKS:
-            why = Why("disk-low", path=disk.path, size=disk.free_bytes)
-            found.append(Ahead(kind="disk", about=disk.path, why=why))
+            warn("disk", Why("disk-low", path=disk.path, size=disk.free_bytes), disk.path)
         elif need and free.high_free < need:
             why = Why("checkpoint-too-large", need=need, path=disk.path, size=disk.free_bytes)
-            found.append(Ahead(kind="disk", about=disk.path, why=why))
+            warn("disk", why, disk.path)
     if room.memory_free_bytes is not None and room.memory_total_bytes:
         low = int(LOW_MEMORY_SHARE * room.memory_total_bytes)
         free = known[""] = _look(known.get("", Free()), room.memory_free_bytes, low)
         if free.low_looks >= LOW_LOOKS:
-            why = Why("memory-low", size=room.memory_free_bytes)
-            found.append(Ahead(kind="memory", about="", why=why))
+            warn("memory", Why("memory-low", size=room.memory_free_bytes))
     if memory.strangers_since is not None and room.at - memory.strangers_since >= SHARED_S:
-        why = Why("gpu-shared", names=memory.strangers)
-        found.append(Ahead(kind="gpu-shared", about="", why=why))
+        warn("gpu-shared", Why("gpu-shared", names=memory.strangers))
     unsaved = _unsaved_why(memory, room.at)
     if unsaved is not None:
-        found.append(Ahead(kind="unsaved", about="", why=unsaved))
+        warn("unsaved", unsaved)
     return _settle(_replace(memory, free=tuple(known.items())), tuple(found), room.at)
 
 
@@ -192,9 +193,7 @@ def _unsaved_why(memory: Outlook, now: float) -> Why | None:
         return None
     unsaved_s = now - memory.saved_at
     if memory.longest_s is None:
-        if unsaved_s < UNSAVED_FIRST_S:
-            return None
-        return Why("never-saved", seconds=unsaved_s)
+        return Why("never-saved", seconds=unsaved_s) if unsaved_s >= UNSAVED_FIRST_S else None
     if unsaved_s < max(UNSAVED_FLOOR_S, UNSAVED_FACTOR * memory.longest_s):
         return None
     return Why("save-overdue", seconds=unsaved_s, limit_s=memory.longest_s)

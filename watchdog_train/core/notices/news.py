@@ -83,7 +83,8 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += _resume(observation, state, step)
     found += _said_once(observation, state)
     found += _sleep(observation, state)
-    found += _pace(observation, state)
+    if observation.straggler != state.straggler:
+        found.append(e.Straggling(straggler=observation.straggler))
     found += warnings(observation.ahead, state.warned)
     found += answers(observation, state)
     if found or _progress_due(observation, state, policy):
@@ -185,7 +186,10 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     to_come = _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal)
     if step is None or (to_come and not loaded):
         return []
-    first = _first_step(observation.sample)
+    # Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
+    first = min(
+        filter(None, (_began_at(slot) for _, slot in observation.sample.judged)), default=None
+    )
     if loaded:
         ok = expected is None or step >= expected
         why = Why("loaded")
@@ -198,8 +202,7 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     elif expected is not None and first is not None and first > expected:
         ok, why = True, Why("first-step-behind")
     else:
-        ok = False
-        why = Why("valid-existed").plus(_not_loaded(observation))
+        ok, why = False, Why("valid-existed").plus(_not_loaded(observation))
     seen = step if first is None else first
     return [e.ResumeVerified(expected_step=expected, first_step=seen, ok=ok, why=why)]
 
@@ -221,14 +224,6 @@ def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
     return None if resumed else min(steps, default=None)
 
 
-def _first_step(sample: Sample) -> int | None:
-    """The step after the first one of the training, as its process tells it.
-
-    Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
-    """
-    return min((found for _, slot in sample.judged if (found := _began_at(slot))), default=None)
-
-
 def _began_anew(sample: Sample, expected: int | None) -> int | None:
     """A rank that says that it began before the checkpoint, beside others that began behind it."""
     told = [
@@ -242,6 +237,7 @@ def _began_anew(sample: Sample, expected: int | None) -> int | None:
 
 
 def _began_at(slot: SlotReading) -> int | None:
+    """The step after the first one of the training, as its process tells it."""
     if slot.first_step is not None or slot.step is None:
         return slot.first_step
     # A plain loop: where its progress bar stood before the first step of this process.
@@ -258,7 +254,8 @@ def _said_once(observation: Observation, state: State) -> list[e.AnyEvent]:
     """What a person should know, each kind once an attempt."""
     table: tuple[tuple[NoticeKind, Callable[[Observation, State], Notice | None]], ...] = (
         ("keeper", _keeper),
-        ("reader", _reader),
+        # It is the reader of its output that the training waits for.
+        ("reader", lambda seen, _: (Why("reader-behind"), ()) if seen.sample.held_back else None),
         ("no-heartbeat", _without_heartbeat),
         ("gpu", lambda seen, _: _trouble("gpus-unseen", seen.gpu_trouble)),
         ("blind", lambda seen, _: _trouble("blind", seen.blind)),
@@ -288,11 +285,6 @@ def _keeper(observation: Observation, state: State) -> Notice | None:
     return None
 
 
-def _reader(observation: Observation, _state: State) -> Notice | None:
-    """It is the reader of its output that the training waits for."""
-    return (Why("reader-behind"), ()) if observation.sample.held_back else None
-
-
 def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
     """A program that we cannot look into is watched all the same, by weaker signs."""
     attempt = state.attempt
@@ -315,11 +307,6 @@ def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
         return []
     why = Why("machine-slept" if slept.machine else "supervisor-slept", seconds=slept.seconds)
     return [e.Noticed(kind="suspended", pids=(), why=why)]
-
-
-def _pace(observation: Observation, state: State) -> list[e.AnyEvent]:
-    lags = observation.straggler
-    return [e.Straggling(straggler=lags)] if lags != state.straggler else []
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:

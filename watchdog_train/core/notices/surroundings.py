@@ -95,13 +95,13 @@ def seen(gpu: GpuUse | None, busy: tuple[str, ...], **of_processes: float | None
     )
 
 
-def fold(tally: Tally, means: Means, weight: float = 1.0) -> Tally:
-    """The sums with one more look, or stretch of time."""
+def fold(tally: Tally, means: Means) -> Tally:
+    """The sums with one more look."""
     values = (getattr(means, name) for name in NUMBERS)
     found = (getattr(means, name) for name in NAMES)
     return Tally(
         sums=tuple(
-            (total, known) if value is None else (total + weight * value, known + weight)
+            (total, known) if value is None else (total + value, known + 1)
             for (total, known), value in zip(tally.sums, values, strict=True)
         ),
         names=tuple(

@@ -157,9 +157,9 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
     began = False
     for before, after in itertools.pairwise(attempts):
         began = began or before.first_step is not None or before.stall_id is not None
-        if began and after.first_step is None and after.stall_id is None and after.ended:
-            spoiled |= ids(after.plan) - ids(before.plan)
-        if _slowed(before, after) and (after.last_step or 0) <= (before.last_step or 0):
+        crashed = after.first_step is None and after.stall_id is None and after.ended
+        no_further = (after.last_step or 0) <= (before.last_step or 0)
+        if (began and crashed) or (_slowed(before, after) and no_further):
             spoiled |= ids(after.plan) - ids(before.plan)
     return frozenset(spoiled)
 
@@ -187,12 +187,11 @@ def _idle_attempts(
 
 def same_again(case: Case) -> bool:
     """The attempt before this one hung in the same stacks, and nothing was gained in between."""
-    if len(case.idle) < 1 or len(case.state.attempts) < 2 or case.stall is None:
+    if not case.idle or len(case.state.attempts) < 2 or case.stall is None:
         return False
     earlier = case.state.stall(case.state.attempts[-2].stall_id)
-    return earlier is not None and (
-        case.stall.fingerprint is not None and case.stall.fingerprint == earlier.fingerprint
-    )
+    here = case.stall.fingerprint
+    return earlier is not None and here is not None and here == earlier.fingerprint
 
 
 def tries(case: Case) -> tuple[AttemptRecord, ...]:

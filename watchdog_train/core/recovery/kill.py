@@ -120,11 +120,6 @@ def _how_far(kill: Kill | None) -> int:
     return -1 if kill is None or kill.stage is None else STAGES["stop"].index(kill.stage)
 
 
-def begin(sequence: KillSequence, state: State, sample: Sample, why: Why) -> Action:
-    """The first action of a sequence (for "stop": after asking was tried or is impossible)."""
-    return _enter(sequence, after=None, state=state, sample=sample, why=why)
-
-
 def pursue(
     state: State,
     sample: Sample,
@@ -155,10 +150,10 @@ def pursue(
         return _keeper(state, tree, kill, sample, now=now)
     hurried = state.stop is not None and state.stop.mode == "now"
     if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
-        return _enter("now", after=None, state=state, sample=sample, why=kill.why.plus(Why("now")))
+        return begin("now", state, sample, kill.why.plus(Why("now")))
     if kill.stage == "keeper":
         # Somebody was born after the last look.
-        return _enter(kill.sequence, after="helpers", state=state, sample=sample, why=kill.why)
+        return begin(kill.sequence, state, sample, kill.why, after="helpers")
     targets = _targets(kill.sequence, stage, alive, state, root=tree.root)
     deadline = kill.stage_mono + _limit_s(stage, stopping)
     if kill.stage == "ask" and ask_until is not None:
@@ -187,23 +182,24 @@ def pursue(
             return None
         states = tuple(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
         why = Why("survived", seconds=now - kill.stage_mono, names=states)
-        return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
+        return _survived(sample, pids, why)
     why = kill.why
     if kill.stage == "ask":
         asked = state.stop_asked
         late = Why("not-ended-in-time", seconds=now - kill.stage_mono)
         why = why.plus(Why("no-common-step") if asked is not None and asked.refused else late)
-    return _enter(kill.sequence, after=kill.stage, state=state, sample=sample, why=why)
+    return begin(kill.sequence, state, sample, why, after=kill.stage)
 
 
-def _enter(
+def begin(
     sequence: KillSequence,
-    *,
-    after: KillStage | None,
     state: State,
     sample: Sample,
     why: Why,
+    *,
+    after: KillStage | None = None,
 ) -> Action:
+    """The first action of a sequence, or what comes after a stage; never "ask"."""
     alive = live(sample)
     tree = state.tree(sample.machine)
     root, keeper = (tree.root, tree.keeper) if tree is not None else (None, None)
@@ -231,6 +227,10 @@ def _enter(
             group=stage == "root" and signal == SIGINT,
         )
     return Wait(until=sample.at + LOOK_AGAIN_S)
+
+
+def _survived(sample: Sample, pids: tuple[int, ...], why: Why) -> Record:
+    return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
 
 
 def _root_signal(state: State) -> int:
@@ -334,7 +334,7 @@ def _keeper(state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float)
     if keeper is None:
         return CleanUp(host=sample.machine)
     if kill.stage != "keeper":
-        return _enter(kill.sequence, after="launchers", state=state, sample=sample, why=kill.why)
+        return begin(kill.sequence, state, sample, kill.why, after="launchers")
     if kill.signal != SIGKILL and now >= kill.stage_mono + KEEPER_S:
         return Signal(
             host=sample.machine,
@@ -345,17 +345,7 @@ def _keeper(state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float)
             why=Why("keeper-stays"),
         )
     if kill.signal == SIGKILL and now >= kill.stage_mono + KILL_S:
-        return (
-            None
-            if tree.survivors
-            else Record(
-                events=(
-                    SurvivedKill(
-                        where=written(sample.machine),
-                        pids=(keeper.pid,),
-                        why=Why("keeper-survived"),
-                    ),
-                )
-            )
-        )
+        if tree.survivors:
+            return None
+        return _survived(sample, (keeper.pid,), Why("keeper-survived"))
     return Wait(until=now + LOOK_AGAIN_S)

@@ -66,7 +66,7 @@ class Stop(Value):
 
     why: Why
     exit_code: int
-    outcome: Outcome
+    outcome: Outcome = "gave_up"
     offers: tuple[str, ...] = ()
     """Remedies that the user may allow for one more attempt."""
 
@@ -121,31 +121,30 @@ def _not_due(case: Case) -> Stop | None:
         return Stop(why=why, exit_code=0, outcome="succeeded")
     if case.stalled and recovery.on_stall != "restart":
         why = what.plus(Why("on-stall", option=recovery.on_stall))
-        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
+        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE)
     if not case.stalled and recovery.on_crash == "stop":
         return _failed(what.plus(Why("on-crash")), attempt)
     if case.family == "waiting-for-input":
-        why = what.plus(Why("would-ask-again"))
-        return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+        return Stop(why=what.plus(Why("would-ask-again")), exit_code=EXIT_GAVE_UP)
     row = crashes.row_of(case.crash) if case.crash is not None else None
     if row is not None and row.reaction == "stop":
         return _failed(what.plus(Why(row.why_stop)), attempt)
-    if recovery.max_restarts == 0 and case.stalled:
-        why = what.plus(Why("no-restart"))
-        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up")
     if recovery.max_restarts == 0:
-        return _failed(what.plus(Why("no-restart")), attempt)
+        why = what.plus(Why("no-restart"))
+        stop = Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE)
+        return stop if case.stalled else _failed(why, attempt)
     if case.state.restarts_since_progress >= recovery.max_restarts:
         used = case.state.restarts_since_progress
         why = what.plus(Why("restarts-used", count=used, of=recovery.max_restarts))
         if case.crash is not None and case.crash.repeated:
             return _failed(why, attempt)
-        return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up")
+        return Stop(why=why, exit_code=EXIT_GAVE_UP)
     return None
 
 
-def _failed(why: Why, attempt: AttemptRecord) -> Stop:
-    return Stop(why=why, exit_code=child_code(attempt), outcome="failed")
+def _failed(why: Why, attempt: AttemptRecord, offers: Sequence[str] = ()) -> Stop:
+    code = child_code(attempt)
+    return Stop(why=why, exit_code=code, outcome="failed", offers=tuple(offers))
 
 
 def _named(
@@ -164,8 +163,7 @@ def _named(
             if _may_repeat(case) and not same_again(case):
                 return ()
             continue
-        allowed = _allowed(case, spec, named=True)
-        if not allowed:
+        if not _allowed(case, spec, named=True):
             offers.append(name)
             if not _may_try_in_part(case, spec):
                 continue
@@ -245,14 +243,10 @@ def _crashed_by_itself(case: Case) -> bool:
 
 def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
     for number, names in enumerate(RUNGS, start=1):
+        why = Why("fallback", count=number, of=len(RUNGS))
         specs = [catalogue[name] for name in names if name in catalogue]
         uses = tuple(
-            RemedyUse(
-                id=spec.id,
-                kind=spec.kind,
-                why=Why("fallback", count=number, of=len(RUNGS)),
-                experiment=True,
-            )
+            RemedyUse(id=spec.id, kind=spec.kind, why=why, experiment=True)
             for spec in specs
             if _may_try(case, spec) and _allowed(case, spec, named=False)
         )
@@ -370,10 +364,9 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
         why = why.plus(Why("resumed-from", names=tuple(map(plans.name_of, used))))
     if case.crash is not None and case.crash.repeated:
         same = _what_happened(case).plus(Why("same-again", count=case.crash.repeated + 1))
-        own = _failed(same.plus(*_offered(offers)), case.attempt)
-        return msgspec.structs.replace(own, offers=tuple(offers))
+        return _failed(same.plus(*_offered(offers)), case.attempt, offers)
     why = why.plus(Why("nothing-left-to-try"), *_offered(offers))
-    return Stop(why=why, exit_code=EXIT_GAVE_UP, outcome="gave_up", offers=tuple(offers))
+    return Stop(why=why, exit_code=EXIT_GAVE_UP, offers=tuple(offers))
 
 
 def _offered(offers: Sequence[str]) -> tuple[Why, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.events import RunFinished
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import Why, said
+from watchdog_train.core.model import Outcome, Why, said
 
 EXIT_RETRY_ELSEWHERE, EXIT_GAVE_UP, EXIT_REFUSED = 75, 76, 78
 
@@ -14,51 +14,31 @@ def finish(state: State) -> RunFinished:
     """The closing event of a run that has nothing left to do."""
     attempt = state.attempt
     if state.stop is not None:
-        return RunFinished(
-            outcome="stopped",
-            exit_code=state.stop.exit_code,
-            warning=_all(*_unsaved(state), *survivors(state)),
-            why=Why("asked", who=state.stop.by),
-        )
+        warnings = (*_unsaved(state), *survivors(state))
+        return _end("stopped", state.stop.exit_code, Why("asked", who=state.stop.by), *warnings)
     if state.given_up is not None:
-        return RunFinished(
-            outcome=state.given_up_outcome or "gave_up",
-            exit_code=state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP,
-            warning=None,
-            why=state.given_up,
-        )
+        code = state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP
+        return _end(state.given_up_outcome or "gave_up", code, state.given_up)
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
-        doubts = _all(*_doubts(state, attempt), *survivors(state))
-        return RunFinished(outcome="succeeded", exit_code=0, warning=doubts, why=exited(attempt))
+        warnings = (*_doubts(state, attempt), *survivors(state))
+        return _end("succeeded", 0, exited(attempt), *warnings)
     if state.survivors:
-        return RunFinished(
-            outcome="gave_up",
-            exit_code=EXIT_RETRY_ELSEWHERE,
-            warning=_all(*survivors(state)),
-            why=Why("survivors-block"),
-        )
+        blocked = Why("survivors-block")
+        return _end("gave_up", EXIT_RETRY_ELSEWHERE, blocked, *survivors(state))
     if attempt is None:
-        return RunFinished(
-            outcome="failed", exit_code=EXIT_REFUSED, warning=None, why=Why("nothing-started")
-        )
+        return _end("failed", EXIT_REFUSED, Why("nothing-started"))
     if attempt.cannot_start:
-        return RunFinished(
-            outcome="failed",
-            exit_code=EXIT_REFUSED,
-            warning=None,
-            why=Why("command-failed", because=(attempt.error or said(None),)),
-        )
+        why = Why("command-failed", because=(attempt.error or said(None),))
+        return _end("failed", EXIT_REFUSED, why)
     stall = state.last_stall
     if attempt.stall_id is not None and stall is not None and stall.basis == "finishing":
-        return RunFinished(
-            outcome="succeeded",
-            exit_code=0,
-            warning=Why("finished-but-hung"),
-            why=Why("training-finished"),
-        )
-    return RunFinished(
-        outcome="failed", exit_code=child_code(attempt), warning=None, why=exited(attempt)
-    )
+        return _end("succeeded", 0, Why("training-finished"), Why("finished-but-hung"))
+    return _end("failed", child_code(attempt), exited(attempt))
+
+
+def _end(outcome: Outcome, exit_code: int, why: Why, *warnings: Why) -> RunFinished:
+    warning = warnings[0].plus(*warnings[1:]) if warnings else None
+    return RunFinished(outcome=outcome, exit_code=exit_code, warning=warning, why=why)
 
 
 def child_code(attempt: AttemptRecord) -> int:
@@ -73,11 +53,6 @@ def child_code(attempt: AttemptRecord) -> int:
 def exited(attempt: AttemptRecord) -> Why:
     """How an attempt ended."""
     return Why("exited", exit=attempt.code, signal=attempt.signal)
-
-
-def _all(*found: Why) -> Why | None:
-    """One reason with the others behind it."""
-    return found[0].plus(*found[1:]) if found else None
 
 
 def _unsaved(state: State) -> tuple[Why, ...]:

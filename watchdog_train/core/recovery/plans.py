@@ -137,11 +137,8 @@ def choose_checkpoint(
     refused = [_refusal(finding, state) for finding in findings]
     fit = [index for index, why in enumerate(refused) if why is None]
     whole = [index for index in fit if findings[index].whole]
-    spent = {}
-    for index in whole:
-        why = older.why_spent(state, findings[index], instead_of)
-        if why is not None:
-            spent[index] = why
+    failed = ((index, older.why_spent(state, findings[index], instead_of)) for index in whole)
+    spent = {index: why for index, why in failed if why is not None}
     fresh = [index for index in whole if index not in spent]
     if instead_of is not None:
         order = [index for index in fresh if older.may_replace(findings[index], instead_of)]
