@@ -12,7 +12,6 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from watchdog_train.client import layout
 from watchdog_train.core.notices.vitals import Vitals
@@ -167,12 +166,7 @@ class ControlPage:
     def __enter__(self) -> ControlPage:  # noqa: PYI034 - typing.Self is 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next(self, word: int, at_least: int = 0) -> int:

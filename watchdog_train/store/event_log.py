@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -38,7 +37,7 @@ from watchdog_train.store.log_reading import (
 from watchdog_train.store.log_tail import Spill, keep_torn, last_event
 from watchdog_train.trusted_files import open_regular
 
-__all__ = ["EventLog", "LogClock", "LogReading", "SystemClock", "read_events"]
+__all__ = ["EventLog", "LogClock", "LogReading", "read_events"]
 
 DURABLE_WITHIN_S = 2.0
 RETRY_S = 0.5
@@ -47,26 +46,11 @@ MAX_BESIDE = 256
 SAMPLED_UNTIL_BYTES = MAX_LOG_BYTES * 3 // 4
 
 
-class LogClock(Protocol):
+class LogClock:
     """What the log stamps events with."""
 
-    def wall(self) -> float:
-        """Unix seconds."""
-
-    def monotonic(self) -> float:
-        """Seconds since boot."""
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def wall(self) -> float:
-        """Unix seconds."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Seconds since boot."""
-        return time.monotonic()
+    wall = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -131,7 +115,7 @@ class EventLog:
         except WtrainError:
             _close(fd)
             raise
-        log = cls(path, fd, size=size, seq=seq, spill_dir=spill_dir, clock=clock or SystemClock())
+        log = cls(path, fd, size=size, seq=seq, spill_dir=spill_dir, clock=clock or LogClock())
         log.torn_tail = torn or None
         for event, line in log._spill.take(after=seq):
             log._enqueue(line, event, lifecycle=True)

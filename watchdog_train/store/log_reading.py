@@ -52,12 +52,7 @@ def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = Non
         with open_read(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_LOG_BYTES:
-                raise WtrainError(
-                    f"the log has {size} bytes; more than {MAX_LOG_BYTES} are not read",
-                    context=str(path),
-                    hint="look at it with tail; a run does not write that much",
-                    reference="event-log-too-large",
-                )
+                raise too_large(path, size)
             reading = _parse(path, _lines(file), strict=strict)
     except FileNotFoundError as error:
         raise WtrainError(
@@ -148,6 +143,16 @@ def _summary(path: Path, problems: list[str]) -> str | None:
         return None
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{path}, {problems[0][:500]}{more}"
+
+
+def too_large(path: Path, size: int) -> WtrainError:
+    """The error for a log of more than MAX_LOG_BYTES."""
+    return WtrainError(
+        f"the log has {size} bytes; more than {MAX_LOG_BYTES} are not read",
+        context=str(path),
+        hint="look at it with tail; a run does not write that much",
+        reference="event-log-too-large",
+    )
 
 
 def other_version(place: str, error: OtherVersionError) -> WtrainError:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from watchdog_train.core.events import AnyEvent
-from watchdog_train.errors import WtrainError
 from watchdog_train.store.log_lines import MAX_LINE_BYTES, OtherVersionError, decode_line
 from watchdog_train.store.log_reading import (
     MAX_LOG_BYTES,
@@ -20,6 +19,7 @@ from watchdog_train.store.log_reading import (
     corrupt,
     other_version,
     read_spill,
+    too_large,
 )
 from watchdog_train.store.places import release_runtime_directory
 from watchdog_train.trusted_files import open_read, open_regular
@@ -32,11 +32,7 @@ def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
         WtrainError: the last whole line is no event.
     """
     if size > MAX_LOG_BYTES:
-        raise WtrainError(
-            f"the log has {size} bytes, more than {MAX_LOG_BYTES}",
-            context=str(path),
-            reference="event-log-too-large",
-        )
+        raise too_large(path, size)
     with open_read(path) as file:
         file.seek(max(0, size - 2 * MAX_LINE_BYTES))
         tail = file.read(2 * MAX_LINE_BYTES)

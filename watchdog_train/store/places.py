@@ -57,8 +57,8 @@ def release_runtime_directory(path: Path, *, with_content: bool) -> None:
 
 def runtime_bases() -> tuple[Path, ...]:
     """Where private local memory may be: the runtime directory, then shared memory, then /tmp."""
-    candidates = (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm", tempfile.gettempdir())  # noqa: S108
-    return tuple(Path(each) for each in candidates if each and os.path.isabs(each))
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    return ((Path(own),) if os.path.isabs(own) else ()) + shared_bases()
 
 
 def shared_bases() -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -90,12 +91,8 @@ def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
     A run without a supervisor is listed too: its training may live. Entries whose directory is
     gone are dropped; those of other hosts, which share the home directory, are left alone.
     """
-    host = socket.gethostname()
     found: dict[str, LiveRun] = {}
-    for path in _entries():
-        entry = read_json(path, LiveRun, cap_bytes=_MAX_BYTES)
-        if entry is None or entry.host != host or not _is_run_id(entry):
-            continue
+    for path, entry in _entries_here():
         earlier_boot = None not in {boot_id, entry.boot_id} and boot_id != entry.boot_id
         if earlier_boot or not entry.directory.path.is_dir():
             with contextlib.suppress(OSError):
@@ -113,17 +110,14 @@ def entries_here(runs_dir: Path | None = None) -> tuple[LiveRun, ...]:
     Args:
         runs_dir: only of the runs in this place; None: of all.
     """
-    host = socket.gethostname()
     place = os.path.abspath(runs_dir) if runs_dir is not None else None
-    found = {}
-    for path in _entries():
-        entry = read_json(path, LiveRun, cap_bytes=_MAX_BYTES)
-        if entry is None or entry.host != host or not _is_run_id(entry):
-            continue
-        if place in (None, os.path.dirname(entry.run_dir)):
-            found[entry.run_id] = entry
-    stamps = {run_id: (entry.directory.stamp, run_id) for run_id, entry in found.items()}
-    return tuple(found[run_id] for run_id in sorted(found, key=stamps.__getitem__))
+    found = {
+        entry.run_id: entry
+        for _, entry in _entries_here()
+        if place in (None, os.path.dirname(entry.run_dir))
+    }
+    order = sorted(found.values(), key=lambda entry: (entry.directory.stamp, entry.run_id))
+    return tuple(order)
 
 
 def entry_of(run_id: str) -> LiveRun | None:
@@ -132,19 +126,22 @@ def entry_of(run_id: str) -> LiveRun | None:
     return entry if entry is not None and entry.run_id == run_id else None
 
 
-def _is_run_id(entry: LiveRun) -> bool:
-    return Path(entry.run_dir).is_absolute() and Path(entry.run_dir).name == entry.run_id
-
-
 def entry_path(run_id: str) -> Path:
     """Where the entry of a run is, or would be."""
     return state_directory() / "runs" / f"{run_id}.json"
 
 
-def _entries() -> list[Path]:
+def _entries_here() -> Iterator[tuple[Path, LiveRun]]:
+    """The valid entries of this host, each with its file."""
+    host, folder = socket.gethostname(), state_directory() / "runs"
     try:
-        names = os.listdir(state_directory() / "runs")
+        names = os.listdir(folder)
     except OSError:
-        return []
+        return
     chosen = sorted(name for name in names if name.endswith(".json") and name[0] != ".")
-    return [state_directory() / "runs" / name for name in chosen[:_MAX_ENTRIES]]
+    for name in chosen[:_MAX_ENTRIES]:
+        entry = read_json(folder / name, LiveRun, cap_bytes=_MAX_BYTES)
+        if entry is not None and entry.host == host:
+            run_dir = Path(entry.run_dir)
+            if run_dir.is_absolute() and run_dir.name == entry.run_id:
+                yield folder / name, entry

@@ -64,20 +64,10 @@ def read_note(slot_dir: Path, pid: int) -> Note | None:
 def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
     """The newest `cap` save records of an attempt, oldest first."""
     records: list[SaveRecord] = []
-    files = [
-        name
-        for name in _names(attempt_dir)
-        if name.startswith("saves.") and name.endswith(".jsonl")
-    ]
-    for name in files[:SAVES_FILES]:
-        mine = [
-            record
-            for line in (_read(attempt_dir / name, SAVES_BYTES, from_end=True) or b"").splitlines()[
-                -cap:
-            ]
-            if (record := _save(line)) is not None
-        ]
-        records.extend(mine)
+    files = [name for name in _names(attempt_dir) if name.endswith(".jsonl")]
+    for name in [name for name in files if name.startswith("saves.")][:SAVES_FILES]:
+        data = _read(attempt_dir / name, SAVES_BYTES, from_end=True) or b""
+        records += filter(None, map(_save, data.splitlines()[-cap:]))
     records.sort(key=lambda record: record.t)
     return tuple(records[-cap:]) if cap > 0 else ()
 
