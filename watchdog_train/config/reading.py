@@ -170,15 +170,15 @@ def _compose(text: str) -> yaml.Node | None:
             reference="config-not-yaml",
         ) from error
     except yaml.YAMLError as error:
-        words_ = " ".join(str(error).split())[:200]
-        raise _UnreadableError(f"not YAML: {words_}", reference="config-not-yaml") from error
+        what = " ".join(str(error).split())[:200]
+        raise _UnreadableError(f"not YAML: {what}", reference="config-not-yaml") from error
     return node
 
 
 def _read_mapping(node: yaml.Node, section: str, file: str, reading: FileReading) -> None:
     import yaml
 
-    if _is_null(node):
+    if node.tag == _NULL:
         return  # a section whose every line is a comment
     place = f"{file}:{node.start_mark.line + 1}"
     if not isinstance(node, yaml.MappingNode):
@@ -236,27 +236,18 @@ def _plain(node: yaml.Node) -> Any:
     if node.tag not in _PLAIN_TAGS:
         raise schema.BadValueError(f"'{node.value[:40]}' is not a text; put it in quotes")
     try:
-        constructor = yaml.constructor.SafeConstructor()
-        return constructor.construct_object(node)
+        return yaml.constructor.SafeConstructor().construct_object(node)
     except (ValueError, OverflowError, yaml.YAMLError) as error:
         raise schema.BadValueError(f"'{node.value[:40]}' cannot be read as a value") from error
-
-
-def _is_null(node: yaml.Node) -> bool:
-    return bool(node.tag == _NULL)
 
 
 def _unknown(place: str, full: str, name: str, section: str) -> Problem:
     where = f"of '{section}'" if section else "of a run"
     elsewhere = [key for key in schema.settings() if key.rpartition(".")[2] == name]
     near = schema.closest(name, schema.children(section))
-    hint = None
+    hint = f"did you mean '{near}'?" if near else "wtrain config explain lists all settings"
     if len(elsewhere) == 1:
         hint = f"it belongs to '{elsewhere[0].rpartition('.')[0]}'"
-    elif near:
-        hint = f"did you mean '{near}'?"
-    else:
-        hint = "wtrain config explain lists all settings"
     return Problem(
         place, full, f"'{name[:60]}' is not a setting {where}.", hint, "config-unknown-key"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import re
 import shlex
 from collections.abc import Mapping
@@ -108,12 +109,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             "choice": "one of " + ", ".join(self.choices),
             "list of texts": "a list of texts",
         }.get(self.kind, self.kind if self.kind == "true or false" else f"a {self.kind}")
-        bounds = [
-            f"more than {self.above:g}" if self.above is not None else "",
-            f"at least {self.least:g}" if self.least is not None else "",
-            f"at most {self.most:g}" if self.most is not None else "",
-        ]
-        words += "".join(f", {bound}" for bound in bounds if bound)
+        bounds = {"more than": self.above, "at least": self.least, "at most": self.most}
+        words += "".join(f", {how} {bound:g}" for how, bound in bounds.items() if bound is not None)
         return f"{words}, or null" if self.optional else words
 
     def check(self, value: Any) -> Any:
@@ -142,10 +139,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         text = _text(value)
         if self.kind == "choice" and text not in self.choices:
             near = closest(text, self.choices)
-            raise BadValueError(
-                f"'{text[:40]}' is not {self.wanted}"
-                + (f" (did you mean '{near}'?)" if near else "")
-            )
+            meant = f" (did you mean '{near}'?)" if near else ""
+            raise BadValueError(f"'{text[:40]}' is not {self.wanted}{meant}")
         if self.key == "recovery.resume_arg":
             _check_resume_arg(text)
         return text
@@ -155,15 +150,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             value = parse_duration(value)
         if isinstance(value, str) and self.kind == "number" and _EXPONENT.fullmatch(value):
             value = float(value)  # YAML 1.1 reads 1e-9 as a text: it wants 1.0e-9
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        allowed = int if self.kind == "whole number" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, allowed):
             raise BadValueError(f"{_shown(value)} is not {self.wanted}")
-        if self.kind == "whole number" and not isinstance(value, int):
-            raise BadValueError(f"{_shown(value)} is not {self.wanted}")
-        in_range = (
-            (self.above is None or value > self.above)
-            and (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
-        )
+        least = -math.inf if self.least is None else self.least
+        most = math.inf if self.most is None else self.most
+        in_range = least <= value <= most and (self.above is None or value > self.above)
         if not in_range or abs(value) > 1e18 or not math.isfinite(value):
             raise BadValueError(f"{_shown(value)} is out of range: {self.wanted}")
         return value if self.kind == "whole number" else float(value)
@@ -211,14 +203,12 @@ def _check_commands(texts: tuple[str, ...]) -> None:
         for text in texts:
             parse(text)
     except ValueError as error:
-        hint = "--on 'stall_declared=notify-send hung'"
-        raise BadValueError(str(error), hint=hint) from error
+        raise BadValueError(str(error), hint="--on 'stall_declared=notify-send hung'") from error
 
 
 def _shown(value: Any) -> str:
-    words = {True: "true", False: "false"}
     if isinstance(value, bool):
-        return words[value]
+        return str(value).lower()
     return f"'{value[:40]}'" if isinstance(value, str) else str(value)[:40]
 
 
@@ -230,31 +220,41 @@ def closest(word: str, candidates: Mapping[str, Any] | tuple[str, ...] | list[st
     return found[0] if found else None
 
 
-@functools.cache
 def settings() -> dict[str, Setting]:
     """All settings by key, in the order of the file."""
-    found: dict[str, Setting] = {}
-    _collect(msgspec.inspect.type_info(Policy), Policy(), "", found)
-    return found
+    return _read_off()[0]
+
+
+def sections() -> dict[str, str]:
+    """Sections by key ("" is the file itself), each with what it is about."""
+    return _read_off()[1]
 
 
 @functools.cache
-def sections() -> dict[str, str]:
-    """Sections by key ("" is the file itself), each with what it is about."""
-    found: dict[str, str] = {}
-    _collect_sections(msgspec.inspect.type_info(Policy), "", "", found)
-    return found
+def _read_off() -> tuple[dict[str, Setting], dict[str, str]]:
+    found: dict[str, Setting] = {}
+    about: dict[str, str] = {}
+
+    def collect(kind: msgspec.inspect.Type, default: Any, key: str) -> None:
+        text = ""
+        if isinstance(kind, msgspec.inspect.Metadata):
+            text, kind = str((kind.extra_json_schema or {}).get("description", "")), kind.type
+        if not isinstance(kind, msgspec.inspect.StructType):
+            found[key] = _setting(key, kind, default, text)
+            return
+        about[key] = text or " ".join((kind.cls.__doc__ or "").split())
+        for field in kind.fields:
+            name = f"{key}.{field.name}" if key else field.name
+            collect(field.type, getattr(default, field.name), name)
+
+    collect(msgspec.inspect.type_info(Policy), Policy(), "")
+    return found, about
 
 
 def children(section: str) -> dict[str, str]:
     """The names directly under a section, each with its full key."""
-    prefix = f"{section}." if section else ""
-    keys = [*settings(), *(key for key in sections() if key)]
-    return {
-        key[len(prefix) :]: key
-        for key in keys
-        if key.startswith(prefix) and "." not in key[len(prefix) :]
-    }
+    keys = [*settings(), *filter(None, sections())]
+    return {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == section}
 
 
 def build(values: Mapping[str, Any]) -> Policy:
@@ -271,43 +271,7 @@ def build(values: Mapping[str, Any]) -> Policy:
 
 def flatten(policy: Policy) -> dict[str, Any]:
     """Every setting's value, by key."""
-    return {key: _get(policy, key) for key in settings()}
-
-
-def _get(value: Any, key: str) -> Any:
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _unwrap(kind: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, str]:
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return kind.type, str((kind.extra_json_schema or {}).get("description", ""))
-    return kind, ""
-
-
-def _collect(
-    kind: msgspec.inspect.Type, default: Any, prefix: str, found: dict[str, Setting]
-) -> None:
-    assert isinstance(kind, msgspec.inspect.StructType)  # noqa: S101 - narrows for the type checker
-    for field in kind.fields:
-        inner, text = _unwrap(field.type)
-        key, value = prefix + field.name, getattr(default, field.name)
-        if isinstance(inner, msgspec.inspect.StructType):
-            _collect(inner, value, key + ".", found)
-        else:
-            found[key] = _setting(key, inner, value, text)
-
-
-def _collect_sections(
-    kind: msgspec.inspect.Type, key: str, text: str, found: dict[str, str]
-) -> None:
-    if not isinstance(kind, msgspec.inspect.StructType):
-        return
-    found[key] = text or " ".join((kind.cls.__doc__ or "").split())
-    for field in kind.fields:
-        inner, words = _unwrap(field.type)
-        _collect_sections(inner, f"{key}.{field.name}" if key else field.name, words, found)
+    return {key: operator.attrgetter(key)(policy) for key in settings()}
 
 
 def _setting(key: str, kind: msgspec.inspect.Type, default: Any, text: str) -> Setting:

@@ -107,14 +107,10 @@ def in_order(*, with_root: bool = False) -> Iterator[tuple[str, str | None]]:
     """Sections (with their text) and settings (with None), as they stand in the file."""
     if with_root:
         yield "", schema.sections()[""]
-    begun: set[str] = set()
+    left = {key: text for key, text in schema.sections().items() if key}
     for key in schema.settings():
-        parts = key.split(".")
-        for depth in range(1, len(parts)):
-            section = ".".join(parts[:depth])
-            if section not in begun:
-                begun.add(section)
-                yield section, schema.sections()[section]
+        for section in [each for each in left if key.startswith(f"{each}.")]:
+            yield section, left.pop(section)
         yield key, None
 
 
