@@ -236,7 +236,6 @@ def test_what_is_written_is_read_back_as_it_was_seen() -> None:
         (line(1.0, ranks={"0": {"step": "7"}}), "not a sample"),
         (line(1.0, 3, "dancing"), "a phase that is not known"),
         (line(1.0, states={"Q": 3}), "a process state that is not known"),
-        (line(1.0, ranks={"zero": {"step": 1}}), "a rank that is no number"),
         (b'{"v":2,"kind":"trace","poll_s":1.0}', "version 2"),
         (b'{"v":1,"kind":"events"}', "kind 'events'"),
         (b'{"v":1,"kind":"trace"}', "poll_s"),

@@ -17,6 +17,7 @@ JSON_CAP_BYTES = 64 * 1024 * 1024
 DIRECTORY_CAP = 10_000
 """Entries looked at in one directory."""
 _DEPTH = 2
+"""Levels of directories below a checkpoint whose files belong to it."""
 
 Sizes = dict[str, tuple[int, int]]
 """Name to size in bytes and mtime in nanoseconds."""

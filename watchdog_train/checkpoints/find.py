@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -22,16 +23,12 @@ _ANSWERS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP,
 _SKIP = frozenset(
     ("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns")
 )
-_ARGUMENTS = frozenset(
-    (
-        "output_dir", "outputdir", "out_dir", "outdir", "output_path", "output_folder",
-        "save_dir", "savedir", "save_path", "save_folder", "ckpt_dir", "ckpt_path", "ckpt_folder",
-        "checkpoint", "checkpoints", "checkpoint_dir", "checkpoints_dir", "checkpoint_path",
-        "checkpoint_folder", "checkpoint_output_dir", "default_root_dir", "work_dir", "workdir",
-        "project_dir", "results_dir", "result_dir", "run_dir", "exp_dir", "log_dir", "logging_dir",
-        "model_dir",
-    )
-)  # fmt: skip
+_ARGUMENTS = re.compile(
+    r"(out(put)?|save|ckpt|checkpoint)_(dir|path|folder)|checkpoints?|(out|output|save|work)dir"
+    r"|(checkpoints|checkpoint_output|work|project|results?|run|exp|log|logging|model)_dir"
+    r"|default_root_dir"
+)
+"""Names of options, without dashes, that say where a training writes."""
 
 
 class Found(Value):
@@ -53,7 +50,7 @@ def place_options(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
     for word, following in zip_longest(argv, argv[1:], fillvalue=""):
         name, equals, value = word.partition("=")
         plain = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
-        if plain not in _ARGUMENTS or not (equals or word.startswith("-")):
+        if not _ARGUMENTS.fullmatch(plain) or not (equals or word.startswith("-")):
             continue
         value = value if equals else following
         if value and not value.startswith("-"):

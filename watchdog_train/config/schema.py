@@ -232,6 +232,7 @@ def sections() -> dict[str, str]:
 
 @functools.cache
 def _read_off() -> tuple[dict[str, Setting], dict[str, str]]:
+    """settings() and sections(), in one pass over the types of the policy."""
     found: dict[str, Setting] = {}
     about: dict[str, str] = {}
 

@@ -72,9 +72,8 @@ def explain(key: str) -> str:
     named = [each for each in schema.settings() if each.rpartition(".")[2] == key]
     if named:
         return "\n\n".join(explain(each) for each in named)
-    near = schema.closest(key, [*schema.settings(), *schema.sections()]) or schema.closest(
-        key, [each.rpartition(".")[2] for each in schema.settings()]
-    )
+    last = (each.rpartition(".")[2] for each in schema.settings())
+    near = schema.closest(key, [*schema.settings(), *schema.sections(), *last])
     raise WtrainError(
         f"'{key[:80]}' is not a setting",
         hint=f"did you mean '{near}'?" if near else "wtrain config explain lists all settings",

@@ -39,6 +39,7 @@ NEVER_RUN = {
 }
 """What nobody has run, by sys.platform; docs/platforms.md says the same."""
 ATTACH_S = 15.0
+"""For py-spy to read the stack of a process that is just starting, tried again and again."""
 SMALL_SHM_BYTES = 1 << 30
 """Docker gives 64 MB; four workers that hand over batches of 100 MB fill that at once."""
 FEW_FILES = 4096

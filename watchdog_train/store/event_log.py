@@ -50,7 +50,9 @@ class LogClock:
     """What the log stamps events with."""
 
     wall = staticmethod(time.time)
+    """Unix seconds."""
     monotonic = staticmethod(time.monotonic)
+    """Seconds since boot."""
 
 
 class _Line(msgspec.Struct, frozen=True):

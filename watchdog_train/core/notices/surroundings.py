@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from msgspec.structs import replace
 
 from watchdog_train.core.model import Difference, DifferenceKind, Sample, Value
@@ -85,11 +87,12 @@ def rate(before: float | None, now: float | None, passed_s: float) -> float | No
 
 def seen(gpu: GpuUse | None, busy: tuple[str, ...], **of_processes: float | None) -> Means:
     """One look."""
+    gpu = gpu or GpuUse()
     return Means(
-        gpu_util=gpu.util / 100 if gpu is not None and gpu.util is not None else None,
-        gpu_clock=gpu.clock if gpu is not None else None,
-        others=gpu.other_names if gpu is not None else (),
-        slowed_by=gpu.slowed_by if gpu is not None else (),
+        gpu_util=gpu.util / 100 if gpu.util is not None else None,
+        gpu_clock=gpu.clock,
+        others=gpu.other_names,
+        slowed_by=gpu.slowed_by,
         busy=busy,
         **of_processes,
     )
@@ -122,10 +125,7 @@ def means(tally: Tally) -> Means:
 
 def mean(several: tuple[Means, ...]) -> Means:
     """Each signal over those that knew it."""
-    tally = Tally()
-    for each in several:
-        tally = fold(tally, each)
-    return means(tally)
+    return means(reduce(fold, several, Tally()))
 
 
 def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
@@ -156,8 +156,8 @@ def differences(usual: Means, now: Means) -> tuple[Difference, ...]:
 
 def crowded(usual: Means, now: Means) -> bool:
     """Whether both wait for a CPU about as often as they want one: the machine has too few."""
-    shares = usual.line_share, now.line_share
-    return shares[0] is not None and shares[1] is not None and shares[1] <= ALIKE * shares[0]
+    before, here = usual.line_share, now.line_share
+    return before is not None and here is not None and here <= ALIKE * before
 
 
 def _fell(usual: float | None, now: float | None, share: float) -> bool:

@@ -149,34 +149,34 @@ def pursue(
     if not alive:
         return _keeper(state, tree, kill, sample, now=now)
     hurried = state.stop is not None and state.stop.mode == "now"
-    if hurried and kill.sequence == "stop" and kill.stage in ("ask", "root"):
+    if hurried and kill.sequence == "stop" and stage in ("ask", "root"):
         return begin("now", state, sample, kill.why.plus(Why("now")))
-    if kill.stage == "keeper":
+    if stage == "keeper":
         # Somebody was born after the last look.
         return begin(kill.sequence, state, sample, kill.why, after="helpers")
     targets = _targets(kill.sequence, stage, alive, state, root=tree.root)
     deadline = kill.stage_mono + _limit_s(stage, stopping)
-    if kill.stage == "ask" and ask_until is not None:
+    if stage == "ask" and ask_until is not None:
         deadline = ask_until
-    if kill.stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
+    if stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
         # A shell that died of the signal has left its training the rest of the time to save.
         deadline = max(deadline, state.stop.mono + stopping.grace_s)
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
-        if kill.stage == "root" and now < _wrapped_until(sample):
+        if stage == "root" and now < _wrapped_until(sample):
             newcomers = tuple(one for one in newcomers if one != tree.root)
-        if newcomers and kill.signal and kill.stage in CHASED:
+        if newcomers and kill.signal and stage in CHASED:
             return Signal(
                 host=sample.machine,
                 sequence=kill.sequence,
-                stage=kill.stage,
+                stage=stage,
                 targets=newcomers,
                 signal=kill.signal,
                 why=kill.why,
-                group=kill.stage == "root" and kill.signal == SIGINT,
+                group=stage == "root" and kill.signal == SIGINT,
             )
         return Wait(until=min(deadline, now + LOOK_AGAIN_S))
-    if kill.stage == "launchers":
+    if stage == "launchers":
         pids = tuple(member.member.pid for member in alive)
         if tree.survivors == pids:
             return None
@@ -184,11 +184,11 @@ def pursue(
         why = Why("survived", seconds=now - kill.stage_mono, names=states)
         return _survived(sample, pids, why)
     why = kill.why
-    if kill.stage == "ask":
+    if stage == "ask":
         asked = state.stop_asked
         late = Why("not-ended-in-time", seconds=now - kill.stage_mono)
         why = why.plus(Why("no-common-step") if asked is not None and asked.refused else late)
-    return begin(kill.sequence, state, sample, why, after=kill.stage)
+    return begin(kill.sequence, state, sample, why, after=stage)
 
 
 def begin(
@@ -230,6 +230,7 @@ def begin(
 
 
 def _survived(sample: Sample, pids: tuple[int, ...], why: Why) -> Record:
+    """That these processes are in the kernel, where no signal ends them."""
     return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
 
 

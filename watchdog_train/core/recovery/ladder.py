@@ -133,8 +133,8 @@ def _not_due(case: Case) -> Stop | None:
         why = what.plus(Why("no-restart"))
         stop = Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE)
         return stop if case.stalled else _failed(why, attempt)
-    if case.state.restarts_since_progress >= recovery.max_restarts:
-        used = case.state.restarts_since_progress
+    used = case.state.restarts_since_progress
+    if used >= recovery.max_restarts:
         why = what.plus(Why("restarts-used", count=used, of=recovery.max_restarts))
         if case.crash is not None and case.crash.repeated:
             return _failed(why, attempt)
@@ -328,8 +328,8 @@ def _what_happened(case: Case) -> Why:
         attempts=(attempt.attempt,),
         step=attempt.last_step,
         phase="train" if trained else "unknown",  # its steps are counted by nobody
-        exit=attempt.code if not case.stalled else None,
-        signal=attempt.signal if not case.stalled else None,
+        exit=None if case.stalled else attempt.code,
+        signal=None if case.stalled else attempt.signal,
         end=case.rank_end,
         crash=crash,
         family=cause.family if cause is not None else "",
@@ -355,15 +355,15 @@ def _what_next(
 
 
 def _give_up(case: Case, offers: Sequence[str]) -> Stop:
-    spent = tries(case)
-    why = _what_happened(case).plus(
+    spent, what = tries(case), _what_happened(case)
+    why = what.plus(
         Why("plan-failed", count=len(spent)) if len(spent) > 1 else Why("no-remedy-left")
     )
     used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
     if len(used) > 1:
         why = why.plus(Why("resumed-from", names=tuple(map(plans.name_of, used))))
     if case.crash is not None and case.crash.repeated:
-        same = _what_happened(case).plus(Why("same-again", count=case.crash.repeated + 1))
+        same = what.plus(Why("same-again", count=case.crash.repeated + 1))
         return _failed(same.plus(*_offered(offers)), case.attempt, offers)
     why = why.plus(Why("nothing-left-to-try"), *_offered(offers))
     return Stop(why=why, exit_code=EXIT_GAVE_UP, offers=tuple(offers))

@@ -37,6 +37,7 @@ def finish(state: State) -> RunFinished:
 
 
 def _end(outcome: Outcome, exit_code: int, why: Why, *warnings: Why) -> RunFinished:
+    """The event; of several warnings the first has the others behind it."""
     warning = warnings[0].plus(*warnings[1:]) if warnings else None
     return RunFinished(outcome=outcome, exit_code=exit_code, warning=warning, why=why)
 

@@ -142,9 +142,9 @@ class Replay:
         self._state = evolve(self._state, stamped)
         match event:
             case e.Suspected():
-                self._say("suspect", sample, event.phase, event.basis, event.why)
+                self._say("suspect", sample, event, event.why)
             case e.StallDeclared():
-                self._say("stall", sample, event.phase, event.basis, event.why)
+                self._say("stall", sample, event, event.why)
                 if self.first_stall_t is None:
                     self.first_stall_t = sample.at
                 spared = e.WouldHaveKilled(stall_id=event.stall_id, why=event.why)
@@ -152,7 +152,7 @@ class Replay:
                 # A flapping trace must not make a list of a million stalls.
                 self._state = msgspec.structs.replace(self._state, stalls=self._state.stalls[-1:])
             case e.Noticed(kind="stopped"):
-                self._say("stopped", sample, found.phase, found.basis, event.why)
+                self._say("stopped", sample, found, event.why)
             case _:
                 pass
 
@@ -160,14 +160,13 @@ class Replay:
         self,
         kind: Literal["stall", "suspect", "stopped"],
         sample: Sample,
-        phase: Phase,
-        basis: Basis,
+        of: e.Suspected | e.StallDeclared | Verdict,
         why: Why,
     ) -> None:
         if len(self.findings) >= MOST_FINDINGS:
             self.left_out += 1
             return
-        found = Finding(t=sample.at, kind=kind, phase=phase, basis=basis, why=why)
+        found = Finding(t=sample.at, kind=kind, phase=of.phase, basis=of.basis, why=why)
         self.findings.append(found)
 
 

@@ -89,11 +89,6 @@ class TraceReader:
             for what, (first, count) in self._problems.items()
         )
 
-    @property
-    def world_size(self) -> int:
-        """As many ranks as the trace has shown."""
-        return len(self._ranks)
-
     def read(self, line: bytes, *, torn: bool = False) -> TraceSample | None:
         """The sample of a line; None for a header and for what cannot be used.
 
@@ -119,9 +114,9 @@ class TraceReader:
             return None
         return self._sample(found, found.t)
 
-    def report(self, what: str, line: int | None = None) -> None:
-        """Note a problem at a line, the present one unless told."""
-        first, count = self._problems.get(what, (line or self._line, 0))
+    def report(self, what: str) -> None:
+        """Note a problem at the present line."""
+        first, count = self._problems.get(what, (self._line, 0))
         if count or len(self._problems) < PROBLEMS:
             self._problems[what] = (first, count + 1)
 
@@ -246,7 +241,7 @@ class TraceReader:
         if len(said) != len(known) - len(self._ended):
             self._note_ends(said)
         ranks = (
-            known[name].at(words, self.world_size, self.report)
+            known[name].at(words, len(known), self.report)
             for name, words in said.items()
             if name in known
         )
@@ -258,7 +253,7 @@ class TraceReader:
             if name in said:
                 self._ended.pop(name, None)
             elif name not in self._ended and said:
-                self._ended[name] = rank.end(cast("float", self._at), self.world_size)
+                self._ended[name] = rank.end(cast("float", self._at), len(self._ranks))
 
     def _with_states(self, states: dict[str, int]) -> tuple[MemberSample, ...]:
         """One process for each state: which process is in it a trace does not tell."""
@@ -277,8 +272,6 @@ class TraceReader:
         if len(self._ranks) >= MOST_RANKS:
             self.report(f"more than {MOST_RANKS} ranks; the others are left out")
             return
-        number = int(name) if name.isascii() and name.isdigit() and len(name) < 7 else None
-        if number is None:
-            self.report("a rank that is no number; it is judged all the same")
-            number = len(self._ranks)
-        self._ranks[name] = TraceRank(FIRST_PID + len(self._ranks), number)
+        known = len(self._ranks)
+        number = int(name) if name.isascii() and name.isdigit() and len(name) < 7 else known
+        self._ranks[name] = TraceRank(FIRST_PID + known, number)
