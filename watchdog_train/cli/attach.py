@@ -9,17 +9,23 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from watchdog_train.cli.log_files import streams_of, tail
 from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.reading import RunReading, look
+from watchdog_train.cli.watching import EventWatch
+from watchdog_train.core.events import AnyEvent
+from watchdog_train.core.fold.state import State
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
-
-if TYPE_CHECKING:
-    from watchdog_train.core.events import AnyEvent
-    from watchdog_train.core.fold.state import State
-    from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.remedies.catalogue import script_lines
+from watchdog_train.report.narrative import narrate
+from watchdog_train.report.status_json import progress_now
+from watchdog_train.report.summary import PREFIX, closing_lines, progress_line
+from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.display import Display
 
 POLL_S = 0.1
 STATUS_EVERY_S = 2.0
@@ -29,10 +35,10 @@ EXIT_NOBODY_WATCHES = 4
 """As of `wtrain status`: the supervisor is dead, the training may live on."""
 STREAMS = ("output", "stdout", "stderr")
 
-Until = Callable[["State"], bool]
+Until = Callable[[State], bool]
 
 
-@click.command(short_help="See a run as if it were in this terminal.")
+@click.command()
 @run_argument
 @click.option(
     "-n",
@@ -48,8 +54,6 @@ def attach(run_ref: str | None, lines: int, runs_dir: Path | None) -> None:
     Ctrl-C detaches, and the training goes on. The exit code is the run's own when it ends, 0 when
     you leave before, 4 when nobody watches over it any more.
     """
-    from watchdog_train.store.resolve import resolve
-
     sys.exit(Attached(resolve(run_ref, runs_dir)).follow(lines))
 
 
@@ -71,9 +75,6 @@ class Attached:
     """One look at a run that lasts."""
 
     def __init__(self, run: RunDirectory) -> None:
-        from watchdog_train.cli.watching import EventWatch
-        from watchdog_train.supervisor.display import Display
-
         self._run = run
         self._watch = EventWatch(run)
         self._display = Display()
@@ -116,8 +117,6 @@ class Attached:
 
     def _begin(self, lines: int) -> None:
         """The last lines of the newest attempt, and from there what is new."""
-        from watchdog_train.cli.log_files import streams_of, tail
-
         attempt = self._watch.state.attempt
         if attempt is None:
             return
@@ -136,8 +135,6 @@ class Attached:
 
     def _tell(self, happened: Iterable[tuple[AnyEvent, State]]) -> None:
         """Say it, an attempt's output before what came after it."""
-        from watchdog_train.report.narrative import narrate
-
         for event, state in happened:
             attempt = state.attempt
             if attempt is not None and attempt.attempt != self._shown:
@@ -155,9 +152,6 @@ class Attached:
             self._display.show_status(_status(self._run, self._watch.state))
 
     def _ended(self) -> int:
-        from watchdog_train.remedies.catalogue import script_lines
-        from watchdog_train.report.summary import closing_lines
-
         state = self._watch.state
         report = self._run.path / "report.html"
         known = str(report) if report.is_file() else None
@@ -168,10 +162,6 @@ class Attached:
 
 def _status(run: RunDirectory, state: State) -> str | None:
     """The line at the bottom: progress as the slots tell it now."""
-    from watchdog_train.cli.reading import RunReading, look
-    from watchdog_train.report.status_json import progress_now
-    from watchdog_train.report.summary import PREFIX, progress_line
-
     if state.state != "running":
         return None
     live = look(RunReading(run=run, events=(), state=state, problems=()))

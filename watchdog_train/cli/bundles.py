@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from watchdog_train.cli.log_files import modified_at
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, bundle_folders
 from watchdog_train.evidence.text.bring import read_whole
@@ -54,22 +55,15 @@ def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) 
 def _newest_here(place: Path) -> Path | None:
     """The newest dump of a foreign process, where it is newer than all that the newest run has."""
     dumps = [folder for path in place.glob("pid-*/stalls") for folder in bundle_folders(path)[-1:]]
-    newest = max(dumps, key=lambda folder: _written_at(folder / VERDICT_FILE), default=None)
+    newest = max(dumps, key=lambda folder: modified_at(folder / VERDICT_FILE), default=None)
     if newest is None:
         return None
-    at = _written_at(newest / VERDICT_FILE)
+    at = modified_at(newest / VERDICT_FILE)
     for run in runs_in(place)[-1:]:
         ours = [run.path / "config.yaml", *(f / VERDICT_FILE for f in bundle_folders(run.stalls))]
-        if any(_written_at(path) > at for path in ours):
+        if any(modified_at(path) > at for path in ours):
             return None
     return newest
-
-
-def _written_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def read_or_refuse(folder: Path) -> Bundle:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
@@ -12,14 +11,14 @@ from watchdog_train.checkpoints.registry import BY_NAME
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
-from watchdog_train.core.model import CheckpointFinding, Survey
+from watchdog_train.core.model import Survey
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import clean, columns
 
 _WORDS = {True: "whole", False: "partial", None: "unknown"}
 
 
-@click.command("checkpoints")
+@click.command()
 @click.argument("directory", type=click.Path(), metavar="DIR")
 @click.option(
     "--level",
@@ -48,35 +47,31 @@ def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
     )
     if found.problem:
         click.echo(f"wtrain: incomplete: {found.problem}", err=True)
-    if as_json:
-        print_json(**as_answer(found))
-    else:
-        click.echo("\n".join(_table(found, directory)))
-
-
-def as_answer(found: Survey) -> dict[str, Any]:
-    """The JSON answer, newest first."""
     best = found.newest_whole
-    return {
-        "newest_whole": None if best is None else best.path,
-        "checkpoints": [
+    if as_json:
+        rows = [
             {
-                "path": finding.path,
-                "format": finding.format,
-                "step": finding.step,
-                "whole": finding.whole,
-                "why": finding.said,
+                "path": one.path,
+                "format": one.format,
+                "step": one.step,
+                "whole": one.whole,
+                "why": one.said,
             }
-            for finding in found.findings
-        ],
-    }
+            for one in found.findings
+        ]
+        print_json(newest_whole=None if best is None else best.path, checkpoints=rows)
+    elif not found.findings:
+        click.echo(f"no checkpoints below {directory}")
+    else:
+        click.echo("\n".join(_table(found)))
 
 
-def _table(found: Survey, directory: str) -> list[str]:
-    if not found.findings:
-        return [f"no checkpoints below {directory}"]
+def _table(found: Survey) -> list[str]:
     rows = [("path", "format", "step", "state", "why")]
-    rows += [_row(finding) for finding in found.findings]
+    for one in found.findings:
+        step = "-" if one.step is None else str(one.step)
+        why = clean(f"{one.said} ({one.how_checked})")
+        rows.append((clean(one.path), one.format, step, _WORDS[one.whole], why))
     lines = columns(rows)
     best = found.newest_whole
     if best is None:
@@ -84,14 +79,3 @@ def _table(found: Survey, directory: str) -> list[str]:
     known = BY_NAME.get(best.format)
     hint = known.resume_hint if known is not None else "by the script's own way"
     return [*lines, f"newest whole: {best.path}", f"to resume: {hint}"]
-
-
-def _row(finding: CheckpointFinding) -> tuple[str, str, str, str, str]:
-    step = "-" if finding.step is None else str(finding.step)
-    return (
-        clean(finding.path),
-        finding.format,
-        step,
-        _WORDS[finding.whole],
-        clean(f"{finding.said} ({finding.how_checked})"),
-    )

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import Time, json_option, runs_dir_option
-
-if TYPE_CHECKING:
-    from watchdog_train.supervisor.leftover import Leftover
+from watchdog_train.report.words import clean as one_line
+from watchdog_train.report.words import size_text
+from watchdog_train.store.run_paths import default_runs_dir
+from watchdog_train.supervisor.leftover import Leftover
+from watchdog_train.supervisor.leftovers import find_leftovers, remove
+from watchdog_train.system import current
 
 EXIT_SOME_LEFT = 1
 
 
-@click.command(short_help="Show what ended runs have left behind, and remove it.")
+@click.command()
 @click.option("--yes", is_flag=True, help="Remove what is shown as removable.")
 @click.option(
     "--keep-last",
@@ -50,16 +53,9 @@ def clean(
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
     listed with the command that takes it up again. Each machine of a job cleans its own.
     """
-    from watchdog_train.store.run_paths import default_runs_dir
-    from watchdog_train.supervisor.leftovers import find_leftovers, remove
-    from watchdog_train.system import current
-
     system = current()
     found = find_leftovers(
-        system,
-        runs_dir or default_runs_dir(),
-        keep_last=keep_last,
-        older_than_s=older_than_s,
+        system, runs_dir or default_runs_dir(), keep_last=keep_last, older_than_s=older_than_s
     )
     failures: dict[str, str] = {}
     removed: set[str] = set()
@@ -73,33 +69,24 @@ def clean(
             else:
                 failures[leftover.what] = problem
     if as_json:
-        _print_json(found, removed, failures)
+        rows = [
+            {
+                **msgspec.structs.asdict(leftover),
+                "removed": leftover.what in removed,
+                "problem": failures.get(leftover.what),
+            }
+            for leftover in found
+        ]
+        print_json(leftovers=rows)
     else:
         _print_text(found, removed, failures, yes=yes)
     if failures:
         sys.exit(EXIT_SOME_LEFT)
 
 
-def _print_json(found: tuple[Leftover, ...], removed: set[str], failures: dict[str, str]) -> None:
-    from watchdog_train.cli.json_output import print_json
-
-    rows = [
-        {
-            **msgspec.structs.asdict(leftover),
-            "removed": leftover.what in removed,
-            "problem": failures.get(leftover.what),
-        }
-        for leftover in found
-    ]
-    print_json(leftovers=rows)
-
-
 def _print_text(
     found: tuple[Leftover, ...], removed: set[str], failures: dict[str, str], *, yes: bool
 ) -> None:
-    from watchdog_train.report.words import clean as one_line
-    from watchdog_train.report.words import size_text
-
     if not found:
         click.echo("nothing is left over")
         return

@@ -19,7 +19,7 @@ fish  wtrain completion fish | source        in ~/.config/fish/config.fish
 """
 
 
-@click.command(short_help="Print what a shell needs to complete wtrain.", help=_HELP)
+@click.command(help=_HELP)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Click's own script for a shell, which calls us back with what is typed."""

@@ -22,7 +22,7 @@ LIMIT_S = 600.0
 """The demo takes about a minute; past this something is wrong with the machine."""
 
 
-@click.command(short_help="Watch wtrain catch a real hang, in a minute.")
+@click.command()
 @click.option(
     "--dir",
     "directory",

@@ -19,7 +19,7 @@ from watchdog_train.report.explanation_text import sentences
 from watchdog_train.rules import load_rules
 
 
-@click.command("diagnose")
+@click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 @click.option(
     "--rules",

@@ -5,20 +5,20 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
-
-if TYPE_CHECKING:
-    from watchdog_train.doctor import Check
+from watchdog_train.doctor import Check, examine
+from watchdog_train.report.words import clean
+from watchdog_train.system import current
 
 EXIT_FAILURES = 1
 WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
 
 
-@click.command(short_help="Try what a night needs of this machine.")
+@click.command()
 @click.option(
     "--python", metavar="PATH", help="The training's interpreter.  [default: python on PATH]"
 )
@@ -36,9 +36,6 @@ def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) 
     The first line says what nobody has run on this platform. Each warning says how to mend it.
     Exit code 1 when something fails.
     """
-    from watchdog_train.doctor import examine
-    from watchdog_train.system import current
-
     interpreter = python or shutil.which("python") or sys.executable
     found: list[Check] = []
     for check in examine(current(), interpreter, checkpoints or (Path.cwd(),)):
@@ -46,16 +43,12 @@ def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) 
         if not as_json:
             _print(check)
     if as_json:
-        from watchdog_train.cli.json_output import print_json
-
         print_json(checks=found)
     if any(check.status == "failure" for check in found):
         sys.exit(EXIT_FAILURES)
 
 
 def _print(check: Check) -> None:
-    from watchdog_train.report.words import clean
-
     click.echo(f"{WORDS[check.status]:4}  {clean(check.name, 80)}: {clean(check.says, 600)}")
     if check.mend:
         click.echo(f"      {clean(check.mend, 400)}")

@@ -40,7 +40,7 @@ EXPLAINED_S = 120.0
 """For evidence of all machines, and one explanation of it."""
 
 
-@click.command("dump")
+@click.command()
 @run_argument
 @click.option("--pid", type=click.IntRange(min=1), help="Any process: its whole tree is dumped.")
 @runs_dir_option

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import click
 
@@ -18,54 +18,38 @@ SECTIONS: tuple[Section, ...] = ("Run", "Look", "Understand", "Prepare")
 
 
 class CommandRow(NamedTuple):
-    """One command of the table."""
+    """One command of the table; its function and the module of that are called as it is."""
 
     section: Section
-    target: str
-    """`module:function` below watchdog_train.cli."""
     help: str
 
 
-COMMANDS: dict[str, CommandRow] = {
-    "run": CommandRow("Run", "run:run", "Start a training and watch over it."),
-    "stop": CommandRow("Run", "stop:stop", "Stop a run: save if it can be asked to, then end it."),
-    "save": CommandRow("Run", "save:save", "Ask a run to save a checkpoint now."),
-    "restart": CommandRow("Run", "restart:restart", "Let a run that has ended go on."),
-    "adopt": CommandRow("Run", "adopt:adopt", "Watch over a training whose supervisor died."),
-    "ps": CommandRow("Look", "ps:ps", "List the runs of this machine."),
-    "status": CommandRow("Look", "status:status", "Say how a run is doing."),
-    "logs": CommandRow("Look", "logs:logs", "Show the output of a run."),
-    "probe": CommandRow("Look", "probe:probe", "Say whether a supervisor is alive, for a kubelet."),
-    "attach": CommandRow("Look", "attach:attach", "See a run as if it were in this terminal."),
-    "stalls": CommandRow(
-        "Understand", "stalls:stalls", "List what was caught: stalls and crashes."
-    ),
-    "show": CommandRow("Understand", "show:show", "Show one stall: who was stuck, where and why."),
-    "dump": CommandRow("Understand", "dump:dump", "Collect evidence now, without ending anything."),
-    "replay": CommandRow(
-        "Understand", "replay:replay", "Judge a recorded trace again, with other settings."
-    ),
-    "diagnose": CommandRow(
-        "Understand", "diagnose:diagnose", "Name the cause behind dumps and logs you bring."
-    ),
-    "report": CommandRow("Understand", "report:report", "Tell what happened to a run."),
-    "checkpoints": CommandRow(
-        "Prepare", "checkpoints:checkpoints", "List checkpoints and tell which are whole."
-    ),
-    "remedies": CommandRow("Prepare", "remedies:remedies", "List the safer settings wtrain knows."),
-    "config": CommandRow("Prepare", "config:config", "Show, check and explain settings."),
-    "notify-test": CommandRow(
-        "Prepare", "notify_test:notify_test", "Send a test message to who is to be told at night."
-    ),
-    "doctor": CommandRow("Prepare", "doctor:doctor", "Try what a night needs of this machine."),
-    "clean": CommandRow(
-        "Prepare", "clean:clean", "Show what ended runs have left behind, and remove it."
-    ),
-    "key": CommandRow("Prepare", "key:key", "Print a new key for a job of several machines."),
-    "completion": CommandRow(
-        "Prepare", "completion:completion", "Print what a shell needs to complete wtrain."
-    ),
-    "demo": CommandRow("Prepare", "demo:demo", "Watch wtrain catch a real hang, in a minute."),
+COMMANDS = {
+    "run": CommandRow("Run", "Start a training and watch over it."),
+    "stop": CommandRow("Run", "Stop a run: save if it can be asked to, then end it."),
+    "save": CommandRow("Run", "Ask a run to save a checkpoint now."),
+    "restart": CommandRow("Run", "Let a run that has ended go on."),
+    "adopt": CommandRow("Run", "Watch over a training whose supervisor died."),
+    "ps": CommandRow("Look", "List the runs of this machine."),
+    "status": CommandRow("Look", "Say how a run is doing."),
+    "logs": CommandRow("Look", "Show the output of a run."),
+    "probe": CommandRow("Look", "Say whether a supervisor is alive, for a kubelet."),
+    "attach": CommandRow("Look", "See a run as if it were in this terminal."),
+    "stalls": CommandRow("Understand", "List what was caught: stalls and crashes."),
+    "show": CommandRow("Understand", "Show one stall: who was stuck, where and why."),
+    "dump": CommandRow("Understand", "Collect evidence now, without ending anything."),
+    "replay": CommandRow("Understand", "Judge a recorded trace again, with other settings."),
+    "diagnose": CommandRow("Understand", "Name the cause behind dumps and logs you bring."),
+    "report": CommandRow("Understand", "Tell what happened to a run."),
+    "checkpoints": CommandRow("Prepare", "List checkpoints and tell which are whole."),
+    "remedies": CommandRow("Prepare", "List the safer settings wtrain knows."),
+    "config": CommandRow("Prepare", "Show, check and explain settings."),
+    "notify-test": CommandRow("Prepare", "Send a test message to who is to be told at night."),
+    "doctor": CommandRow("Prepare", "Try what a night needs of this machine."),
+    "clean": CommandRow("Prepare", "Show what ended runs have left behind, and remove it."),
+    "key": CommandRow("Prepare", "Print a new key for a job of several machines."),
+    "completion": CommandRow("Prepare", "Print what a shell needs to complete wtrain."),
+    "demo": CommandRow("Prepare", "Watch wtrain catch a real hang, in a minute."),
 }
 
 _OF_A_TRAINING = frozenset(value for name, value in vars(layout).items() if name.startswith("ENV_"))
@@ -82,12 +66,12 @@ class WtrainGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """The command, imported now."""
-        row = COMMANDS.get(cmd_name)
-        if row is None:
+        if cmd_name not in COMMANDS:
             return None
-        module_name, _, attribute = row.target.partition(":")
-        module = importlib.import_module(f"watchdog_train.cli.{module_name}")
-        command: click.Command = getattr(module, attribute)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"watchdog_train.cli.{name}")
+        command: click.Command = getattr(module, name)
+        command.short_help = COMMANDS[cmd_name].help
         name_variables(command)
         return command
 
@@ -137,23 +121,10 @@ def name_variables(command: click.Command) -> None:
             name_variables(subcommand)
 
 
-def _print_version(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
-    if value and not ctx.resilient_parsing:
-        from watchdog_train import __version__
-
-        click.echo(f"wtrain {__version__}")
-        ctx.exit()
-
-
 def build_group() -> click.Group:
     """The top of the command line."""
     version = click.Option(
-        ["--version"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_print_version,
-        help="Print the version.",
+        ["--version"], is_flag=True, expose_value=False, help="Print the version."
     )
     return WtrainGroup(
         name="wtrain",

@@ -13,7 +13,7 @@ export WTRAIN_JOB_KEY=$(wtrain key)
 """
 
 
-@click.command(short_help="Print a new key for a job of several machines.", help=_HELP)
+@click.command(help=_HELP)
 def key() -> None:
     """Where machines meet, only who has the key is heard."""
     import secrets

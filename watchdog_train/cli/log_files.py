@@ -41,11 +41,6 @@ class LogStream(msgspec.Struct, frozen=True):
     of_rank: bool = False
     """Of one rank alone."""
 
-    @property
-    def to_stderr(self) -> bool:
-        """Where it belongs when it is shown."""
-        return self.name == "stderr"
-
 
 def streams_of(attempt_dir: Path) -> tuple[LogStream, ...]:
     """The streams of an attempt that have a file."""

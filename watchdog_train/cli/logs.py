@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import click
 import msgspec
@@ -25,17 +26,20 @@ from watchdog_train.cli.log_files import (
     tail,
 )
 from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.reading import read_run
+from watchdog_train.cli.watching import EventWatch
+from watchdog_train.config.schema import BadValueError, parse_duration
+from watchdog_train.core.events import Progress, RunStarted
 from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
+from watchdog_train.report.job_text import machines_now
 from watchdog_train.report.words import listed
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.hands.records import gives_ranks_streams
 from watchdog_train.supervisor.tail import Tail
+from watchdog_train.system import current
 from watchdog_train.trusted_files import names
-
-if TYPE_CHECKING:
-    from watchdog_train.cli.watching import EventWatch
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
@@ -43,7 +47,7 @@ LOOK_EVERY_S = 1.0
 FOLLOW_LINES = 20
 
 
-@click.command(short_help="Show the output of a run.")
+@click.command()
 @run_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on showing it until the run ends.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
@@ -116,10 +120,6 @@ def _chosen(run: RunDirectory, attempt: int | None) -> tuple[int, ...]:
 
 def moment_of(text: str) -> float:
     """Unix seconds of so long ago, of a time of the last 24 hours, or of a date and time."""
-    import datetime as dt
-
-    from watchdog_train.config.schema import BadValueError, parse_duration
-
     try:
         return time.time() - parse_duration(text)
     except BadValueError:
@@ -138,39 +138,27 @@ def moment_of(text: str) -> float:
 def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: _Part) -> None:
     """A rank that is silent is no mistake; one that is not there is."""
     apart = any(gives_ranks_streams(run.attempt(number)) for number in chosen)
-    if part.folder and not part.is_rank:  # agents send what their ranks have written together
-        raise WtrainError(
-            f"no line of this machine's output is marked as one of rank {rank}",
-            context=run.run_id,
-            hint=f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it",
-            reference="logs-rank-unknown",
-        )
     known = _ranks_of(run)
-    if rank in known and apart:
+    what = f"no line of this output is marked as one of rank {rank}"
+    if part.folder and not part.is_rank:  # agents send what their ranks have written together
+        hint = f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it"
+    elif rank in known and apart:
         return click.echo(f"wtrain: rank {rank} has written nothing", err=True)
-    if known and rank not in known:
-        raise WtrainError(
-            f"there is no rank {rank} in this run",
-            context=run.run_id,
-            hint=f"ranks: {', '.join(map(str, sorted(known)[:20]))}",
-            reference="logs-rank-unknown",
+    elif known and rank not in known:
+        what = f"there is no rank {rank} in this run"
+        hint = f"ranks: {', '.join(map(str, sorted(known)[:20]))}"
+    else:
+        hint = (
+            "here ranks share one output; torchrun in the command itself lets wtrain tell them "
+            "apart, and torchrun --tee 3 marks each line"
         )
-    raise WtrainError(
-        f"no line of this output is marked as one of rank {rank}",
-        context=str(run.path),
-        hint="here ranks share one output; torchrun in the command itself lets wtrain tell them "
-        "apart, and torchrun --tee 3 marks each line",
-        reference="logs-rank-unknown",
-    )
+    raise WtrainError(what, context=run.run_id, hint=hint, reference="logs-rank-unknown")
 
 
 def _ranks_of(run: RunDirectory) -> set[int]:
     """Ranks that the run is known to have had, none where the log does not tell."""
-    from watchdog_train.core.events import Progress, RunStarted
-    from watchdog_train.store.log_reading import read_events
-
     ranks: set[int] = set()
-    for event in read_events(run.events, strict=False, spill_dir=run.spill_dir).events:
+    for event in read_run(run).events:
         if isinstance(event, RunStarted) and event.launcher is not None:
             ranks.update(range(event.launcher.processes or 0))
         elif isinstance(event, Progress):
@@ -199,12 +187,7 @@ def _part(run: RunDirectory, machine: str | None, rank: int | None) -> _Part:
     """
     if machine is None and rank is None:
         return _Part()
-    from watchdog_train.core.fold.evolve import replay
-    from watchdog_train.report.job_text import machines_now
-    from watchdog_train.store.log_reading import read_events
-
-    state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
-    found = machines_now(state)
+    found = machines_now(read_run(run).state)
     if machine is not None:
         one = next((each for each in found if machine in (each.name, each.hostname)), None)
         if one is None:
@@ -246,7 +229,7 @@ class _Out:
 
     def write(self, data: bytes, source: LogStream) -> None:
         """Show it, or what of it is the rank's."""
-        to_stderr = source.to_stderr
+        to_stderr = source.name == "stderr"
         if self._mark is not None and not source.of_rank:
             data = self._of_rank(data, to_stderr=to_stderr)
         self.moved = self.moved or bool(data)
@@ -304,8 +287,6 @@ def _followed(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...
 
 
 def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
-    from watchdog_train.cli.watching import EventWatch
-
     watch, attempt = EventWatch(run), 0
     followed: dict[str, tuple[LogStream, Tail]] = {}
     looked = ended = 0.0
@@ -342,8 +323,6 @@ def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
 
 def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
     """Whether nothing will be written any more; says so where nobody saw the end."""
-    from watchdog_train.system import current
-
     watch.new()
     attempt = watch.state.attempt
     if watch.state.finished:

@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if arguments == ["--version"]:
+    if arguments[:1] == ["--version"]:
         from watchdog_train import __version__
 
         sys.stdout.write(f"wtrain {__version__}\n")
@@ -87,7 +87,8 @@ def _dispatch(arguments: list[str]) -> int:
         error.show()
         return EXIT_REFUSED
     except click.UsageError as error:
-        _say(_usage_words(error))
+        path = error.ctx.command_path if error.ctx else "wtrain"
+        _say(f"error: usage\n  {path}\n  {error.format_message()}\n  hint: {path} --help")
         return EXIT_REFUSED
     except click.ClickException as error:
         _say(f"error: usage\n  {error.format_message()}")
@@ -98,15 +99,6 @@ def _dispatch(arguments: list[str]) -> int:
     except SystemExit as end:  # a command's own code
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return result if isinstance(result, int) else EXIT_SUCCESS
-
-
-def _usage_words(error: object) -> str:
-    import click
-
-    assert isinstance(error, click.UsageError)  # noqa: S101 - narrows for the type checker
-    path = error.ctx.command_path if error.ctx else "wtrain"
-    message = error.format_message()
-    return f"error: usage\n  {path}\n  {message}\n  hint: {path} --help"
 
 
 def _say(text: str) -> None:

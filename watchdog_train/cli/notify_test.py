@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from watchdog_train.notify.channels import Answer
+from watchdog_train.cli.options import config_option
+from watchdog_train.config import load
+from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
+from watchdog_train.notify.channels import Message, Order, Parcel, names, refuse_unusable
+from watchdog_train.notify.send import send_all
 
 
-@click.command("notify-test")
+@click.command()
 @click.option(
     "--notify",
     "urls",
@@ -20,19 +22,9 @@ if TYPE_CHECKING:
     metavar="URL",
     help="Send it there.  [default: what the settings say]  [may be repeated]",
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings file.  [default: ./wtrain.yaml, if there is one]",
-)
+@config_option()
 def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
     """Send a test message to every URL; exit code 75 when one was not reached."""
-    from watchdog_train.config import load
-    from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
-    from watchdog_train.notify.channels import refuse_unusable
-
     chosen = urls or load(config_file).policy.notify.urls
     if not chosen:
         raise WtrainError(
@@ -41,25 +33,16 @@ def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
             reference="notify-nobody",
         )
     refuse_unusable(chosen)
-    failed = 0
-    for answer in _answers(chosen):
-        failed += not answer.sent
-        told = "sent" if answer.sent else f"NOT sent: {answer.why}"
-        click.echo(f"{answer.channel}: {told}")
-    sys.exit(EXIT_RETRY_ELSEWHERE if failed else 0)
-
-
-def _answers(urls: tuple[str, ...]) -> tuple[Answer, ...]:
-    """By the same code, with the same deadline, as in a run."""
-    from watchdog_train.notify.channels import Message, Order, Parcel, names
-    from watchdog_train.notify.send import send_all
-
     message = Message(
         title="wtrain: test",
         message="This is a test. A stall, a restart and the end of a run would be told here.",
         topics=("test",),
         run_id="",
     )
-    told = zip(names(urls), urls, strict=True)
+    told = zip(names(chosen), chosen, strict=True)
     parcels = tuple(Parcel(channel=name, url=url, message=message) for name, url in told)
-    return send_all(Order(parcels=parcels))
+    answers = send_all(Order(parcels=parcels))
+    for answer in answers:
+        word = "sent" if answer.sent else f"NOT sent: {answer.why}"
+        click.echo(f"{answer.channel}: {word}")
+    sys.exit(0 if all(answer.sent for answer in answers) else EXIT_RETRY_ELSEWHERE)

@@ -40,6 +40,17 @@ def json_option(function: AnyFunction) -> AnyFunction:
     )
 
 
+def config_option(default: str = "") -> Callable[[AnyFunction], AnyFunction]:
+    """`--config`; arrives as `config_file`. `default`: what is read without it."""
+    return click.option(
+        "--config",
+        "config_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"Settings file.  [default: {default}./wtrain.yaml, if there is one]",
+    )
+
+
 def runs_dir_option(function: AnyFunction) -> AnyFunction:
     """`--runs-dir`; arrives as `runs_dir`, a Path or None for the default."""
     return click.option(

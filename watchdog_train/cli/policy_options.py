@@ -6,13 +6,12 @@ Must not explain a setting in words of its own: texts and defaults come from cor
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 
 from watchdog_train.cli.completion import remedies
-from watchdog_train.cli.options import AnyFunction
+from watchdog_train.cli.options import AnyFunction, config_option
 from watchdog_train.config import LoadedPolicy, load
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.schema import FLAG_OF_KEY, settings
@@ -53,13 +52,7 @@ def policy_options(function: AnyFunction) -> AnyFunction:
         ],
         help="Start from a named set of settings: " + ", ".join(PRESETS) + ".",
     )(function)
-    return click.option(
-        "--config",
-        "config_file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Settings file.  [default: ./wtrain.yaml, if there is one]",
-    )(function)
+    return config_option()(function)
 
 
 def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:

@@ -27,7 +27,7 @@ ANSWER_S = 5.0
 TAIL_BYTES = 65_536
 
 
-@click.command(short_help="Say whether a supervisor is alive: exit code 0 or 1.")
+@click.command()
 @run_argument
 @click.option(
     "--liveness", "probe", flag_value="liveness", default=True, help="It lives, and its loop turns."

@@ -11,12 +11,24 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
+from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
+from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import (
+    Member,
+    MemberSample,
+    RankPlaces,
+    RankStatus,
+    Sample,
+    SlotReading,
+    newest_checkpoint,
+    workers_by_rank,
+)
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.facts import without_secrets
@@ -24,18 +36,11 @@ from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.store.side_files import SideFiles
+from watchdog_train.store.slots import read_saves, read_slots
+from watchdog_train.system import current
+from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import distrusted, open_read
-
-if TYPE_CHECKING:
-    from watchdog_train.core.events import AnyEvent
-    from watchdog_train.core.model import (
-        Member,
-        RankPlaces,
-        RankStatus,
-        Sample,
-        SlotReading,
-    )
-    from watchdog_train.system.protocol import ProcessSystem
 
 CONFIG_BYTES = 1 << 20
 PACE_S = 300.0
@@ -85,11 +90,7 @@ def read_run(run: RunDirectory) -> RunReading:
 
 def look(reading: RunReading, *, log_lines: int = 0) -> Live:
     """One look at a run from outside."""
-    from watchdog_train.system import current
-
-    run, state = reading.run, reading.state
-    problems = list(reading.problems)
-    system = current()
+    run, state, system = reading.run, reading.state, current()
     here = state.host in ("", _host())
     same_boot = here and state.boot_id == system.boot_id()
     alive = _supervisor_alive(run, state, system, here=here, same_boot=same_boot)
@@ -100,7 +101,7 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
         here=here,
         checkpoint=_checkpoint(run, state),
         log_tail=_log_tail(run, state, log_lines) if log_lines else (),
-        problems=tuple(problems),
+        problems=reading.problems,
     )
     if state.finished:
         return live
@@ -131,9 +132,7 @@ def _supervisor_alive(
 
 def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
     """Beats from the slots, and the states of recorded processes, each verified by its start."""
-    from watchdog_train.core.model import MemberSample, Sample
-    from watchdog_train.core.notices.news import run_progress
-    from watchdog_train.store.slots import read_slots
+    from watchdog_train.core.notices.news import run_progress  # 24 ms
 
     scan = read_slots(Path(state.slot_dir)) if state.slot_dir is not None else None
     slots = {slot.pid: slot for slot in scan.readings} if scan is not None else {}
@@ -162,8 +161,8 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
         deaths=0,
     )
     problems = (*live.problems, *(scan.problems[:3] if scan is not None else ()))
-    states: Mapping[int, str | None] = {sample.member.pid: sample.state for sample in samples}
-    live = msgspec.structs.replace(live, states=dict(states), problems=problems)
+    states = {sample.member.pid: sample.state for sample in samples}
+    live = msgspec.structs.replace(live, states=states, problems=problems)
     measured = sample.judged
     if not measured:
         return live
@@ -180,8 +179,6 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
 
 
 def _ranks(sample: Sample) -> tuple[RankStatus, ...]:
-    from watchdog_train.core.model import RankStatus, workers_by_rank
-
     workers = workers_by_rank(one.member for one in sample.members)
     return tuple(
         RankStatus(
@@ -202,8 +199,6 @@ def _ranks(sample: Sample) -> tuple[RankStatus, ...]:
 
 
 def _places(sample: Sample, state: State) -> tuple[RankPlaces, ...] | None:
-    from watchdog_train.store.side_files import SideFiles
-
     files = SideFiles(Path(state.slot_dir) if state.slot_dir is not None else None)
     files.look(sample)
     return files.places() or None
@@ -211,8 +206,6 @@ def _places(sample: Sample, state: State) -> tuple[RankPlaces, ...] | None:
 
 def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ...]:
     """The recorded ones, and those that have a slot but are younger than the last census."""
-    from watchdog_train.core.model import Member
-
     here = tuple(member for member in state.members if member.host in state.hosts_here)
     known = {member.pid for member in here}
     attempt = state.attempt.attempt if state.attempt is not None else 0
@@ -233,9 +226,6 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 
 def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
     """The newest save that a hook recorded and that is still there."""
-    from watchdog_train.core.model import newest_checkpoint
-    from watchdog_train.store.slots import read_saves
-
     for attempt in reversed(state.attempts):
         saves = read_saves(run.attempt(attempt.attempt), 20)
         save = newest_checkpoint(each for each in saves if os.path.exists(each.path))
@@ -269,8 +259,7 @@ def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
 
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
-    from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
-    from watchdog_train.evidence.logs import clean_lines
+    from watchdog_train.evidence.logs import clean_lines  # 14 ms
 
     for attempt in reversed(state.attempts):
         streams = streams_of(run.attempt(attempt.attempt))

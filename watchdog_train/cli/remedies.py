@@ -13,7 +13,7 @@ from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 
-@click.command("remedies")
+@click.command()
 @json_option
 def remedies(*, as_json: bool) -> None:
     """List the remedies, what each changes, and what only you can mend."""

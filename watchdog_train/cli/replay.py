@@ -6,16 +6,23 @@ Must not hold the trace in memory: it may be ten million lines long.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
-from watchdog_train.cli.options import json_option, runs_dir_option
-
-if TYPE_CHECKING:
-    from watchdog_train.core.policy import Policy
-    from watchdog_train.core.traces.replaying import Replay
-    from watchdog_train.core.traces.trace_reading import TraceReader
+from watchdog_train.cli.json_output import print_json
+from watchdog_train.cli.options import config_option, json_option, runs_dir_option
+from watchdog_train.config import ConfigError, load
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.core.traces.trace_reading import TraceReader
+from watchdog_train.errors import WtrainError
+from watchdog_train.explain.recorded_looks import RecordedLooks
+from watchdog_train.report.why_text import why_text
+from watchdog_train.report.words import columns, duration
+from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_paths import LATEST
+from watchdog_train.store.trace_file import trace_lines
 
 
 class _Source(NamedTuple):
@@ -26,15 +33,9 @@ class _Source(NamedTuple):
     title: str
 
 
-@click.command(short_help="Judge a recorded trace again, with other settings.")
+@click.command()
 @click.argument("source", metavar="[RUN-OR-TRACE]", required=False)
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Settings file.  [default: the run's own; for a file ./wtrain.yaml, if there is one]",
-)
+@config_option("the run's own; for a file ")
 @json_option
 @runs_dir_option
 def replay(
@@ -46,12 +47,6 @@ def replay(
     clock. Nothing is started or ended. The trace of a run tells what was waited for at each look.
     In a file that does not, every look says "unknown".
     """
-    from watchdog_train.core.traces.replaying import Replay
-    from watchdog_train.core.traces.trace_reading import TraceReader
-    from watchdog_train.errors import WtrainError
-    from watchdog_train.explain.recorded_looks import RecordedLooks
-    from watchdog_train.store.trace_file import trace_lines
-
     chosen = _source(source, runs_dir)
     policy = _policy(chosen, config_file)
     reader = TraceReader()
@@ -79,12 +74,7 @@ def replay(
     if judged.left_out:
         click.echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
     if as_json:
-        from watchdog_train.cli.json_output import print_json
-
-        print_json(
-            verdicts=judged.findings,
-            first_stall_t=judged.first_stall_t,
-        )
+        print_json(verdicts=judged.findings, first_stall_t=judged.first_stall_t)
         return
     _print_table(chosen, reader, judged)
 
@@ -95,10 +85,6 @@ def _source(reference: str | None, runs_dir: Path | None) -> _Source:
     Raises:
         WtrainError: there is no such thing, or the run has no trace.
     """
-    from watchdog_train.errors import WtrainError
-    from watchdog_train.store.resolve import resolve
-    from watchdog_train.store.run_paths import LATEST
-
     if reference is not None:
         path = Path(reference).expanduser()
         if path.is_file() and path.name != LATEST:
@@ -117,8 +103,6 @@ def _source(reference: str | None, runs_dir: Path | None) -> _Source:
 
 
 def _policy(chosen: _Source, config_file: Path | None) -> Policy:
-    from watchdog_train.config import ConfigError, load
-
     try:
         return load(config_file or chosen.config).policy
     except ConfigError as error:
@@ -133,9 +117,6 @@ def _policy(chosen: _Source, config_file: Path | None) -> Policy:
 
 
 def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
-    from watchdog_train.report.why_text import why_text
-    from watchdog_train.report.words import columns, duration
-
     what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
     if not judged.findings:
         click.echo(f"{what}; nothing would have been called")

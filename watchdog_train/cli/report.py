@@ -9,7 +9,7 @@ import click
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 
 
-@click.command(short_help="Tell what happened to a run.")
+@click.command()
 @run_argument
 @click.option(
     "-o",

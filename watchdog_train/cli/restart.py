@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from watchdog_train.supervisor.setup import RunSession
 
 
-@click.command(short_help="Let a run that has ended go on.")
+@click.command()
 @run_argument
 @click.option(
     "--with", "with_remedies", multiple=True, metavar="REMEDY", help="Apply it from now on."

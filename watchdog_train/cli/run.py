@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from watchdog_train.cli.policy_options import policy_from, policy_options
-
-if TYPE_CHECKING:
-    from watchdog_train.core.policy import Policy
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -30,6 +27,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
     """
     from watchdog_train.remedies.catalogue import available, refuse_unknown
     from watchdog_train.supervisor.command import check_command
+    from watchdog_train.supervisor.detach import in_background
     from watchdog_train.supervisor.start import start_run
 
     if until_first_step and not detach:
@@ -46,28 +44,20 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
         refuse_unusable(loaded.policy.notify.urls)
     check_command(command)
     if detach:
-        _detached(loaded.policy, command, until_first_step=until_first_step)
+        report = in_background(
+            lambda launched: start_run(
+                loaded.policy, command, available(), foreground=False, on_launched=launched
+            )
+        )
+        click.echo(report.words, err=report.run_dir is None)
+        if until_first_step and report.run_dir is not None:
+            from watchdog_train.cli.attach import until_first_step as stay
+            from watchdog_train.store.resolve import resolve
+
+            sys.exit(stay(resolve(report.run_dir)))
+        sys.exit(report.code)
     for source in loaded.sources:
         click.echo(f"wtrain: settings from {source}", err=True)
     session = start_run(loaded.policy, command, available(), foreground=True)
     session.close_with_words()
     sys.exit(session.exit_code)
-
-
-def _detached(policy: Policy, command: tuple[str, ...], *, until_first_step: bool) -> None:
-    from watchdog_train.remedies.catalogue import available
-    from watchdog_train.supervisor.detach import in_background
-    from watchdog_train.supervisor.start import start_run
-
-    report = in_background(
-        lambda launched: start_run(
-            policy, command, available(), foreground=False, on_launched=launched
-        )
-    )
-    click.echo(report.words, err=report.run_dir is None)
-    if until_first_step and report.run_dir is not None:
-        from watchdog_train.cli.attach import until_first_step as stay
-        from watchdog_train.store.resolve import resolve
-
-        sys.exit(stay(resolve(report.run_dir)))
-    sys.exit(report.code)

@@ -5,24 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.reading import RunReading, look, read_run, refuse_unreadable
+from watchdog_train.cli.watching import EventWatch
+from watchdog_train.core.events import (
+    AnyEvent,
+    RequestRefused,
+    RunFinished,
+    SaveProven,
+    SaveRequested,
+)
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
-
-if TYPE_CHECKING:
-    from watchdog_train.cli.reading import RunReading
-    from watchdog_train.report.live import Live
-    from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.report.live import Live
+from watchdog_train.report.words import short_path
+from watchdog_train.store import requests
+from watchdog_train.store.resolve import resolve_live
+from watchdog_train.store.run_paths import RunDirectory
 
 ANSWER_S = 15.0
 """Within this a living supervisor takes a request."""
 SAVE_S = 600.0
 
 
-@click.command(short_help="Ask a run to save a checkpoint now.")
+@click.command()
 @run_argument
 @click.option("--wait", is_flag=True, help="Until the checkpoint is there, ten minutes at most.")
 @runs_dir_option
@@ -31,9 +39,6 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
 
     Without --wait, exit code 0 says that training was asked, not that it has saved.
     """
-    from watchdog_train.cli.reading import look, read_run, refuse_unreadable
-    from watchdog_train.store.resolve import resolve_live
-
     run = resolve_live(run_ref, runs_dir)
     reading = read_run(run)
     refuse_unreadable(reading)
@@ -54,11 +59,6 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
 
 
 def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
-    from watchdog_train.cli.watching import EventWatch
-    from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, SaveRequested
-    from watchdog_train.report.words import short_path
-    from watchdog_train.store import requests
-
     run = reading.run
     watch = EventWatch(run)
     requests.post(run, "save", "wtrain save")
@@ -66,50 +66,31 @@ def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
     if isinstance(asked, RunFinished):
         raise _ended(run, asked.outcome)
     if not isinstance(asked, SaveRequested):
-        raise WtrainError(
-            f"the supervisor has not taken the request within {ANSWER_S:.0f} s",
-            context=run.run_id,
-            hint=f"the request stays; wtrain status {run.run_id}",
-            reference="save-late",
-            exit_code=EXIT_RETRY_ELSEWHERE,
-        )
+        what = f"the supervisor has not taken the request within {ANSWER_S:.0f} s"
+        raise _late(run, what, f"the request stays; wtrain status {run.run_id}", "save-late")
     if not asked.can_be_asked:
         raise _cannot_be_asked(reading, live)
     click.echo(f"wtrain: asked {run.run_id} to save, which it does after a step", err=True)
     if not wait:
         return
-    proven = watch.wait(
-        lambda event: (
-            isinstance(event, RunFinished)
-            or (
-                isinstance(event, SaveProven | RequestRefused)
-                and event.request == "save"
-                and event.sequence >= asked.sequence
-            )
-        ),
-        SAVE_S,
-    )
+
+    def is_answer(event: AnyEvent) -> bool:
+        if isinstance(event, SaveProven | RequestRefused):
+            return event.request == "save" and event.sequence >= asked.sequence
+        return isinstance(event, RunFinished)
+
+    proven = watch.wait(is_answer, SAVE_S)
     if isinstance(proven, RunFinished):
         raise _ended(run, proven.outcome)
     if isinstance(proven, RequestRefused):
-        raise WtrainError(
-            "the ranks of the job have found no step at which all could save",
-            context=run.run_id,
-            hint="they go on training; ask again, or wtrain stop",
-            reference="save-no-common-step",
-            exit_code=EXIT_RETRY_ELSEWHERE,
-        )
+        what = "the ranks of the job have found no step at which all could save"
+        hint = "they go on training; ask again, or wtrain stop"
+        raise _late(run, what, hint, "save-no-common-step")
     if not isinstance(proven, SaveProven):
         what = "training was asked to save, and no step has ended since that could take the request"
         if watch.state.save_answered >= asked.sequence:
             what = "the training has taken the request, and no finished save has been seen since"
-        raise WtrainError(
-            what,
-            context=run.run_id,
-            hint=f"wtrain status {run.run_id}",
-            reference="save-not-seen",
-            exit_code=EXIT_RETRY_ELSEWHERE,
-        )
+        raise _late(run, what, f"wtrain status {run.run_id}", "save-not-seen")
     step = "" if proven.step is None else f" (step {proven.step:,})"
     click.echo(
         f"wtrain: saved and checked whole: {short_path(proven.path, os.getcwd())}{step}", err=True
@@ -143,4 +124,14 @@ def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:
 def _ended(run: RunDirectory, outcome: str | None) -> WtrainError:
     return WtrainError(
         f"the run has ended already: {outcome}", context=run.run_id, reference="run-finished"
+    )
+
+
+def _late(run: RunDirectory, what: str, hint: str, reference: str) -> WtrainError:
+    return WtrainError(
+        what,
+        context=run.run_id,
+        hint=hint,
+        reference=reference,
+        exit_code=EXIT_RETRY_ELSEWHERE,
     )

@@ -21,7 +21,7 @@ from watchdog_train.report.words import clean, ranks_text
 _FRAMES_ALL = 20
 
 
-@click.command("show")
+@click.command()
 @click.argument("stall", required=False)
 @click.option("--run", "run_ref", metavar="RUN", help="The run whose stall is meant.")
 @click.option("--all", "everything", is_flag=True, help="All of the summary, all groups of stacks.")

@@ -16,7 +16,7 @@ from watchdog_train.report.explanation_text import crash_words
 from watchdog_train.store.resolve import resolve
 
 
-@click.command("stalls")
+@click.command()
 @run_argument
 @runs_dir_option
 @json_option

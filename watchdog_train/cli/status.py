@@ -7,16 +7,21 @@ from pathlib import Path
 
 import click
 
+from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.cli.reading import exit_code, look, read_run
+from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+from watchdog_train.report.status_json import status_object
+from watchdog_train.report.status_text import milestones_text, status_text
+from watchdog_train.store.resolve import resolve
 
 LOG_LINES = 5
 
 
-@click.command(short_help="Say how a run is doing.")
+@click.command()
 @run_argument
 @click.option(
     "--milestones",
-    "milestones",
     is_flag=True,
     help="Show the way of every rank to its first step, and where it is now.",
 )
@@ -28,29 +33,17 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
     Exit code: 0 it runs under a supervisor, 3 it has ended, 4 its supervisor is dead or
     out of reach.
     """
-    from watchdog_train.cli.reading import exit_code, look, read_run
-    from watchdog_train.store.resolve import resolve
-
     reading = read_run(resolve(run_ref, runs_dir))
-    live = look(reading, log_lines=0 if as_json or milestones else LOG_LINES)
+    state, live = reading.state, look(reading, log_lines=0 if as_json or milestones else LOG_LINES)
     if as_json:
-        from watchdog_train.cli.json_output import print_json
-        from watchdog_train.report.status_json import status_object
-
         for problem in reading.problems:
             click.echo(f"wtrain: {problem}", err=True)
-        print_json(**status_object(reading.state, live))
-    elif milestones:
-        from watchdog_train.cli.screen import paint_for_stdout
-        from watchdog_train.report.status_text import milestones_text
-
-        paint = paint_for_stdout()
-        click.echo(milestones_text(reading.state, live, paint=paint), color=paint.enabled)
+        print_json(**status_object(state, live))
     else:
-        from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
-        from watchdog_train.report.status_text import status_text
-
-        paint, width = paint_for_stdout(), width_of_stdout()
-        text = status_text(reading.state, live, paint=paint, width=width)
+        paint = paint_for_stdout()
+        if milestones:
+            text = milestones_text(state, live, paint=paint)
+        else:
+            text = status_text(state, live, paint=paint, width=width_of_stdout())
         click.echo(text, color=paint.enabled)
-    sys.exit(exit_code(reading.state, live))
+    sys.exit(exit_code(state, live))

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.reading import look, read_run, refuse_unreadable
+from watchdog_train.cli.watching import EventWatch
+from watchdog_train.config import load_policy
+from watchdog_train.core.events import RunFinished
+from watchdog_train.core.recovery.kill import KEEPER_S, KILL_S
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
+from watchdog_train.report.summary import closing_lines
+from watchdog_train.store import requests
+from watchdog_train.store.resolve import resolve_live
+from watchdog_train.store.run_directory import RunDirectory
 
-if TYPE_CHECKING:
-    from watchdog_train.cli.watching import EventWatch
-    from watchdog_train.store.run_paths import RunDirectory
+Mode = Literal["soft", "now"]
 
 MARGIN_S = 30.0
 """Beyond the sum of the run's own limits: evidence, and a supervisor that is busy."""
 UNKNOWN_LIMITS_S = 300.0
 
 
-@click.command(short_help="Stop a run: save if it can be asked to, then end it.")
+@click.command()
 @run_argument
 @click.option("--now", is_flag=True, help="Do not wait for a save: kill the whole tree now.")
 @runs_dir_option
@@ -29,8 +36,6 @@ def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
 
     Without RUN there must be just one live run. A training that can be asked saves first.
     """
-    from watchdog_train.store.resolve import resolve_live
-
     stop_run(resolve_live(run_ref, runs_dir), now=now)
 
 
@@ -45,8 +50,6 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
     Raises:
         WtrainError: it belongs to another machine, or does not end in time.
     """
-    from watchdog_train.cli.reading import look, read_run, refuse_unreadable
-
     reading = read_run(run)
     refuse_unreadable(reading)
     if reading.state.finished:
@@ -60,7 +63,7 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
             hint="stop it there",
             reference="run-elsewhere",
         )
-    mode: Literal["soft", "now"] = "now" if now else "soft"
+    mode: Mode = "now" if now else "soft"
     click.echo(f"wtrain: stopping {run.run_id}", err=True)
     try:
         if live.supervisor_alive is False or (is_over and not live.here):
@@ -72,11 +75,7 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _through_supervisor(run: RunDirectory, mode: Literal["soft", "now"]) -> None:
-    from watchdog_train.cli.watching import EventWatch
-    from watchdog_train.core.events import RunFinished
-    from watchdog_train.store import requests
-
+def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
     watch = EventWatch(run)
     requests.post(run, "stop_now" if mode == "now" else "stop", "wtrain stop")
     limit_s = _limit_s(run, mode)
@@ -85,12 +84,6 @@ def _through_supervisor(run: RunDirectory, mode: Literal["soft", "now"]) -> None
         click.echo("wtrain: the supervisor died meanwhile", err=True)
         _without_supervisor(run, mode)
         return
-    _tell_end(run, watch, limit_s)
-
-
-def _tell_end(run: RunDirectory, watch: EventWatch, limit_s: float) -> None:
-    from watchdog_train.report.summary import closing_lines
-
     if not watch.state.finished:
         raise WtrainError(
             f"the run has not ended within {limit_s:.0f} s; it is in state '{watch.state.state}'",
@@ -103,11 +96,8 @@ def _tell_end(run: RunDirectory, watch: EventWatch, limit_s: float) -> None:
         click.echo(line, err=True)
 
 
-def _limit_s(run: RunDirectory, mode: Literal["soft", "now"]) -> float:
+def _limit_s(run: RunDirectory, mode: Mode) -> float:
     """The sum of what the run's own settings allow for each stage."""
-    from watchdog_train.config import load_policy
-    from watchdog_train.core.recovery.kill import KEEPER_S, KILL_S
-
     try:
         stopping = load_policy(run.config, None, {}).stopping
     except WtrainError:
@@ -120,7 +110,7 @@ def _limit_s(run: RunDirectory, mode: Literal["soft", "now"]) -> float:
     return total_s
 
 
-def _without_supervisor(run: RunDirectory, mode: Literal["soft", "now"]) -> None:
+def _without_supervisor(run: RunDirectory, mode: Mode) -> None:
     """Become the supervisor for the time that the stop takes."""
     from watchdog_train.cli.adopt import adopt_here
 
