@@ -9,8 +9,7 @@ from types import MappingProxyType
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
-from watchdog_train.core.model import RankPlaces, Why
-from watchdog_train.core.recovery.helped import helped
+from watchdog_train.core.model import Why
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import (
     because,
@@ -21,9 +20,13 @@ from watchdog_train.report.explanation_text import (
 from watchdog_train.report.facts import (
     ScriptLines,
     by_hand,
+    caught_words,
     counted_roles,
     exit_words,
+    newest_step,
+    of_total,
     origin_words,
+    permanent_lines,
     run_again,
     step_words,
     tried_lines,
@@ -60,21 +63,15 @@ def report_document(
         stacks: stall id -> the grouped stacks of its bundle, in lines.
     """
     state = history.state
-    newest = {stall.id for stall in state.stalls[-SHOWN_WHOLE:]}
+    minor = len(state.stalls) - SHOWN_WHOLE
     sections = (
         _about(state, zone),
         _machines(state, zone),
         _attempts(history, zone),
         time_section(history.time_line),
         *[
-            stall_section(
-                stall,
-                state,
-                zone,
-                stacks=stacks.get(stall.id, ()),
-                minor=stall.id not in newest,
-            )
-            for stall in state.stalls
+            _stall(stall, state, zone, stacks=stacks.get(stall.id, ()), minor=number < minor)
+            for number, stall in enumerate(state.stalls)
         ],
         _way(state),
         _checkpoints(history),
@@ -84,7 +81,7 @@ def report_document(
         _reproduce(state),
     )
     return Document(
-        title=f"{clean(state.run_id, 100) or 'run'}",
+        title=clean(state.run_id, 100) or "run",
         verdict=verdict_sentence(state),
         good=state.outcome == "succeeded" and state.warning is None,
         sections=tuple(section for section in sections if section is not None),
@@ -93,14 +90,14 @@ def report_document(
 
 def verdict_sentence(state: State) -> str:
     """The whole run in one sentence."""
-    steps = state.progress.step if state.progress.step is not None else state.best_step
-    at = f" at {step_words(steps)}" if steps is not None else ""
-    if steps is not None and state.progress.total_steps:
-        at += f" of {words.number(state.progress.total_steps)}"
+    step = newest_step(state)
+    at = f" at {step_words(step)}{of_total(state.progress)}" if step is not None else ""
     if not state.finished:
         return f"The run has not ended; its log ends in state '{state.state}'{at}."
     restarts = f" after {words.count(state.restarts, 'restart')}" if state.restarts else ""
-    restarts += _reasons(state) if restarts else ""
+    # Nothing was declared before a restart on request.
+    caught = caught_words(stall for stall in state.stalls if not stall.recovered)
+    restarts += f" ({', '.join(caught)})" if restarts and caught else ""
     why = why_text(state.why) if state.why else ""
     match state.outcome:
         case "succeeded":
@@ -114,20 +111,8 @@ def verdict_sentence(state: State) -> str:
             text = f"The training failed{restarts}{at}: {why}"
     reported = sum(stall.reported_only for stall in state.stalls)
     if reported:
-        times = "once" if reported == 1 else f"{reported} times"
-        text += f"; outside report-only mode it would have been killed {times}"
+        text += f"; outside report-only mode it would have been killed {words.times(reported)}"
     return f"{text}."
-
-
-def _reasons(state: State) -> str:
-    """` (3 stalls, 1 crash)`; empty where nothing was declared: a restart on request."""
-    counted = [
-        words.count(number, noun)
-        for kind, noun in (("stall", "stall"), ("crash", "crash"))
-        for number in [sum(one.why == kind and not one.recovered for one in state.stalls)]
-        if number
-    ]
-    return f" ({', '.join(counted)})" if counted else ""
 
 
 def _about(state: State, zone: tzinfo | None) -> Section:
@@ -205,17 +190,13 @@ def _way(state: State) -> Section | None:
     attempt = state.attempt
     if attempt is None or not state.places:
         return None
-    slowest = max(state.places, key=_newest)
+    slowest = max(state.places, key=lambda one: max((m.begin for m in one.milestones), default=0.0))
     lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
     told = place_sentences(state.places, state.places_mono)
     others = len(state.places) - 1
     more = f" (and {words.count(others, 'other rank')})" if others else ""
     title = f"The way of attempt {attempt.attempt}"
     return Section(title=title, paragraphs=(*told, f"Of {lines[0]}{more}:"), code=lines[1:])
-
-
-def _newest(places: RankPlaces) -> float:
-    return max((one.begin for one in places.milestones), default=0.0)
 
 
 def _checkpoints(history: History) -> Section | None:
@@ -272,12 +253,8 @@ def _notables(history: History, zone: tzinfo | None) -> Section | None:
 
 
 def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
-    lines = [
-        clean(part, 400)
-        for name in helped(state)
-        if name in script_lines
-        for part in script_lines[name].splitlines()
-    ]
+    known = permanent_lines(state, script_lines).values()
+    lines = [clean(part, 400) for line in known for part in line.splitlines()]
     if not lines:
         return None
     told = "With these settings it passed the stall. To make them permanent, put into the script:"
@@ -299,23 +276,10 @@ def _reproduce(state: State) -> Section | None:
 MOST_PLACE_LINES = 400
 
 
-def stall_section(
-    stall: StallRecord,
-    state: State,
-    zone: tzinfo | None,
-    *,
-    stacks: tuple[str, ...] = (),
-    minor: bool = False,
+def _stall(
+    stall: StallRecord, state: State, zone: tzinfo | None, *, stacks: tuple[str, ...], minor: bool
 ) -> Section:
-    """What was caught, why, where, and what followed.
-
-    Args:
-        stall: the bundle's record.
-        state: of the run.
-        zone: for times of day.
-        stacks: the grouped stacks of its bundle, in lines.
-        minor: it is none of the newest.
-    """
+    """What was caught, why, where, and what followed."""
     what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
     told = []
     if stall.crash is not None:
@@ -336,15 +300,14 @@ def stall_section(
         if stall.crash is None or found.because is not None:
             rows.append(("cause", clean(because(found), 1000) or "not known"))
     told_places = place_sentences(stall.places, stall.places_mono)
-    rows += [("inside" if i == 0 else "", text) for i, text in enumerate(told_places)]
+    rows += words.labelled("inside", told_places)
     if stall.recovered:
         rows.append(("outcome", "it was over by itself before anything was killed"))
     elif stall.reported_only:
         rows.append(("outcome", "reported only, nothing was killed"))
-    if stall.collected and stall.why != "crash":
-        rows.append(("stacks", f"{stall.captured} of {words.count(stall.processes, 'process')}"))
-    elif stall.why != "crash":
-        rows.append(("stacks", "the evidence was not finished"))
+    if stall.why != "crash":
+        captured = f"{stall.captured} of {words.count(stall.processes, 'process')}"
+        rows.append(("stacks", captured if stall.collected else "the evidence was not finished"))
     if stall.dir:
         rows.append(("files", words.short_path(stall.dir, state.cwd)))
     rows += _follows(stall, state)

@@ -9,8 +9,8 @@ from pathlib import PurePath
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Member, Plan, ProcessId, Why
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
+from watchdog_train.core.model import Member, Plan, ProcessId, RunProgress, Why
 from watchdog_train.core.recovery.helped import helped, tried
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
@@ -47,6 +47,27 @@ def exit_words(attempt: AttemptRecord | Tree) -> str:
 def step_words(step: int | None) -> str:
     """`step 1,240`, or that it is not known."""
     return "an unknown step" if step is None else f"step {words.number(step)}"
+
+
+def newest_step(state: State) -> int | None:
+    """The newest that is known, else the newest of all attempts."""
+    return state.progress.step if state.progress.step is not None else state.best_step
+
+
+def of_total(progress: RunProgress) -> str:
+    """` of 2,000`; empty where the number of steps is not known."""
+    return f" of {words.number(progress.total_steps)}" if progress.total_steps else ""
+
+
+def caught_words(stalls: Iterable[StallRecord]) -> list[str]:
+    """`2 stalls`, `1 crash`."""
+    counts = Counter(stall.why for stall in stalls)
+    return [words.count(counts[kind], kind) for kind in ("stall", "crash") if counts[kind]]
+
+
+def permanent_lines(state: State, script_lines: ScriptLines) -> dict[str, str]:
+    """The lines for the script of what is shown to have helped, by remedy."""
+    return {name: script_lines[name] for name in helped(state) if name in script_lines}
 
 
 def origin_words(plan: Plan) -> str:
@@ -93,9 +114,9 @@ def run_again(state: State) -> str:
         )
         return f"wtrain restart {words.command_text([state.run_id])}{more}"
     # Asked for by --with, what was applied in part would be applied as a whole.
-    in_part = {use.id for use in attempt.plan.remedies if use.in_part}
-    kept = [name for name in settings_to_keep(state) if name not in in_part]
-    settings = "".join(f"--with {clean(name, 60)} " for name in kept)
+    refused = set(attempt.reported) - set(attempt.taken)
+    kept = [use for use in attempt.plan.remedies if use.id not in refused and not use.in_part]
+    settings = "".join(f"--with {clean(use.id, 60)} " for use in kept)
     return f"wtrain run {settings}-- {words.command_text(attempt.plan.argv)}"
 
 
@@ -130,12 +151,3 @@ def tried_lines(state: State) -> tuple[str, ...]:
         ("not shown to have helped", [clean(name, 60) for name in rest]),
     )
     return tuple(f"{what}: {words.listed(names)}" for what, names in rows if names)
-
-
-def settings_to_keep(state: State) -> tuple[str, ...]:
-    """Remedies of the last attempt that were not refused by the training process."""
-    attempt = state.attempt
-    if attempt is None:
-        return ()
-    refused = set(attempt.reported) - set(attempt.taken)
-    return tuple(use.id for use in attempt.plan.remedies if use.id not in refused)

@@ -43,7 +43,8 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
             )
 
     attempt = state.attempt
-    reasons = restart_reasons(state)
+    ended = state.attempts[:-1]
+    reasons = Counter("stall" if each.stall_id is not None else "crash" for each in ended)
     families = Counter(
         (stall.explanation.family if stall.explanation is not None else None) or "unknown"
         for stall in state.stalls
@@ -78,12 +79,6 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
     return "\n".join(lines) + "\n"
 
 
-def restart_reasons(state: State) -> Counter[str]:
-    """Why attempts before the present one had ended: by a stall, or by themselves."""
-    ended = state.attempts[:-1]
-    return Counter("stall" if each.stall_id is not None else "crash" for each in ended)
-
-
 def _live(add: Add, observation: Observation) -> None:
     ages, steps = [], []
     for member, slot in observation.sample.judged:
@@ -105,13 +100,12 @@ def _unique(values: Values) -> Values:
 
 
 def _labels(labels: Labels) -> str:
-    inner = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
-    return f"{{{inner}}}"
-
-
-def _escaped(value: str) -> str:
-    text = clean(value, LABEL_CAP)
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    """Each value is one line."""
+    safe = {
+        name: clean(value, LABEL_CAP).replace("\\", "\\\\").replace('"', '\\"')
+        for name, value in labels.items()
+    }
+    return "{" + ",".join(f'{name}="{value}"' for name, value in safe.items()) + "}"
 
 
 def _number(value: float) -> str:

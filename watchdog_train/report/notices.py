@@ -17,7 +17,7 @@ from watchdog_train.core.model import (
     Straggler,
 )
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, listed
+from watchdog_train.report.words import clean, labelled, listed
 
 WORDS: dict[Ground, str] = {
     "pipe": "it shares a pipe with the training",
@@ -72,7 +72,6 @@ _PHRASES: dict[DifferenceKind, str] = {
     "computes": "it uses {now} of a CPU instead of {usual}",
     "io": "it reads and writes {now} instead of {usual}",
 }
-_BYTES: tuple[DifferenceKind, ...] = ("io",)
 
 
 def notice_rows(state: State) -> list[tuple[str, str]]:
@@ -80,12 +79,11 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
     left = [("Left", text) for text in left_words(state)]
     if state.finished:
         return left
-    said = [why_text(notice.why) for notice in state.noticed][-MOST_ROWS:]
-    said += [why_text(warned.why) for warned in state.warned[-MOST_ROWS:]]
-    said += [why_text(shared.why) for shared in state.shared[-MOST_ROWS:]]
+    kinds = (state.noticed, state.warned, state.shared)
+    said = [why_text(one.why) for kind in kinds for one in kind[-MOST_ROWS:]]
     if state.gpu_held is not None:
         said.append(why_text(state.gpu_held.why))
-    rows = [("Notice" if number == 0 else "", text) for number, text in enumerate(said)]
+    rows = labelled("Notice", said)
     if state.straggler is not None:
         rows.append(("Straggler", straggler_words(state.straggler)))
     return rows + left
@@ -114,18 +112,15 @@ def straggler_object(state: State) -> dict[str, Any] | None:
     if lags is None:
         return None
     found: dict[str, Any] = msgspec.to_builtins(lags)
-    return {**found, "differs": _difference_objects(lags.differs), "why": straggler_words(lags)}
-
-
-def _difference_objects(differences: tuple[Difference, ...]) -> list[dict[str, Any]]:
-    return [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in differences]
+    differs = [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in lags.differs]
+    return {**found, "differs": differs, "why": straggler_words(lags)}
 
 
 def straggler_words(lags: Straggler | None) -> str:
     """Who is late, what that costs, and what is different about it."""
     if lags is None:
         return "no rank comes last in most steps any more"
-    why = _all(lags.differs) or "CPU, I/O and GPU show no reason"
+    why = "; ".join(map(difference_words, lags.differs)) or "CPU, I/O and GPU show no reason"
     return (
         f"rank {lags.rank} (pid {lags.pid}) {_PLACES[lags.place]} {lags.behind_s:.2g} s after the "
         f"others, {100 * lags.lost:.0f} % of each step "
@@ -137,7 +132,7 @@ def difference_words(difference: Difference) -> str:
     """One thing that is different."""
     now, usual = (
         "unknown" if value is None
-        else f"{value / 1e6:.0f} MB/s" if difference.kind in _BYTES
+        else f"{value / 1e6:.0f} MB/s" if difference.kind == "io"
         else f"{100 * value:.0f} %"
         for value in (difference.now, difference.usual)
     )  # fmt: skip
@@ -149,7 +144,3 @@ def difference_words(difference: Difference) -> str:
         by=f" ({who})" if who else "",
         busy=f" (the CPUs are used by {who})" if who else "",
     )
-
-
-def _all(differences: tuple[Difference, ...]) -> str:
-    return "; ".join(map(difference_words, differences))

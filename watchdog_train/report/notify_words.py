@@ -12,11 +12,7 @@ from watchdog_train.core.recovery.scan import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.explanation_text import because, crash_words, what_happened
-from watchdog_train.report.facts import (
-    origin_words,
-    run_again,
-    step_words,
-)
+from watchdog_train.report.facts import newest_step, origin_words, run_again, step_words
 from watchdog_train.report.narrative import warned_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
@@ -24,17 +20,9 @@ from watchdog_train.report.words import clean, clock_time, rough_duration
 Topic = Literal["stalled", "crashed", "restarted", "gave-up", "finished", "notice", "test"]
 
 NOTICES = (
-    "stopped",
-    "input",
-    "uninterruptible",
-    "live-lock",
-    "no-heartbeat",
-    "not-whole",
-    "no-progress",
-    "room",
-    "scan",
-    "task",
-)
+    "stopped", "input", "uninterruptible", "live-lock", "no-heartbeat", "not-whole", "no-progress",
+    "room", "scan", "task",
+)  # fmt: skip
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400
 
@@ -51,80 +39,60 @@ class News(Value):
 def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News | None:
     """What an event is worth telling; `state` is the state after it."""
     at = clock_time(event.t, zone, now=event.t)[:5]
+    if isinstance(event, e.RunFinished):
+        lines = [f"{at} {verdict_sentence(state)}", f"report: {clean(state.run_dir)}/report.html"]
+        if event.outcome != "succeeded":
+            lines.append(f"to go on: {run_again(state)}")
+        topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"
+        return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
+    told = _told(event, state, zone)
+    return News(topic=told[0], line=clean(f"{at} {told[1]}", LINE_CAP)) if told else None
+
+
+def _told(event: e.AnyEvent, state: State, zone: tzinfo | None) -> tuple[Topic, str] | None:
     match event:
         case e.StallDeclared():
-            told = f"{at} stalled at {step_words(_step(state))}: {why_text(event.why, brief=True)}"
-            return News(topic="stalled", line=clean(told, LINE_CAP))
+            why = why_text(event.why, brief=True)
+            return "stalled", f"stalled at {step_words(newest_step(state))}: {why}"
         case e.StallExplained():
-            return _cause(event, state, at)
+            return _cause(event, state)
         case e.StallRecovered():
-            return News(topic="stalled", line=f"{at} the stall is over by itself, training goes on")
+            return "stalled", "the stall is over by itself, training goes on"
         case e.WouldHaveKilled():
-            told = (
-                f"{at} nothing is ended, only reports were asked for: wtrain show {event.stall_id}"
-            )
-            return News(topic="stalled", line=clean(told, LINE_CAP))
-        case e.AttemptLaunching() if event.plan.attempt > 1:
-            return News(topic="restarted", line=clean(f"{at} {_restart(event)}", LINE_CAP))
+            show = f"wtrain show {event.stall_id}"
+            return "stalled", f"nothing is ended, only reports were asked for: {show}"
+        case e.AttemptLaunching(plan=plan) if plan.attempt > 1:
+            names = [clean(use.id, 60) for use in plan.remedies]
+            changed = f", with {words.listed(names)}" if names else ""
+            told = f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
+            return "restarted", told
         case e.FirstStep() if event.attempt > 1:
-            told = f"{at} running again at {step_words(event.step)}{_end(event, state, zone)}"
-            return News(topic="restarted", line=told)
-        case e.Adopted() | e.Noticed() | e.Warned():
-            said = _notice(event, state)
-            return News(topic="notice", line=clean(f"{at} {said}", LINE_CAP)) if said else None
-        case e.RunFinished():
-            lines = [
-                f"{at} {verdict_sentence(state)}",
-                f"report: {clean(state.run_dir)}/report.html",
-            ]
-            if event.outcome != "succeeded":
-                lines.append(f"to go on: {run_again(state)}")
-            topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"
-            return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
-        case _:
-            return None
-
-
-def _notice(event: e.Adopted | e.Noticed | e.Warned, state: State) -> str | None:
-    match event:
+            left = _end(event, state, zone)
+            return "restarted", f"running again at {step_words(event.step)}{left}"
         case e.Adopted():
-            return f"watched again, by pid {event.pid}: {why_text(event.why)}"
+            return "notice", f"watched again, by pid {event.pid}: {why_text(event.why)}"
+        case e.Warned():
+            return "notice", warned_words(event)
         case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
             return None  # it is tried at once, or the wait was told
-        case e.Warned():
-            return warned_words(event)
-        case e.Noticed() if event.kind not in NOTICES and not event.kind.startswith("checkpoint"):
-            return None
+        case e.Noticed(kind=kind) if kind in NOTICES or kind.startswith("checkpoint"):
+            return "notice", why_text(event.why)
         case _:
-            return why_text(event.why)
+            return None
 
 
-def _step(state: State) -> int | None:
-    return state.progress.step if state.progress.step is not None else state.best_step
-
-
-def _restart(event: e.AttemptLaunching) -> str:
-    plan = event.plan
-    names = [clean(use.id, 60) for use in plan.remedies]
-    changed = f", with {words.listed(names)}" if names else ""
-    return f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
-
-
-def _cause(event: e.StallExplained, state: State, at: str) -> News | None:
+def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
     """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
-    of = state.stall(event.stall_id)
+    of, found = state.stall(event.stall_id), event.explanation
     kind = of.why if of is not None else None
-    found = event.explanation
+    step = newest_step(state)
     if of is not None and of.crash is not None:
-        told = f"crashed: {crash_words(of.crash, _step(state))}"
-        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
+        return "crashed", f"crashed: {crash_words(of.crash, step)}"
     if kind not in ("crash", "stall") or not (found.tells or found.because):
         return None
     if kind == "crash":
-        told = f"crashed at {step_words(_step(state))}: {what_happened(found)}"
-        return News(topic="crashed", line=clean(f"{at} {told}", LINE_CAP))
-    told = what_happened(found) if found.tells else because(found)
-    return News(topic="stalled", line=clean(f"{at} {told}", LINE_CAP))
+        return "crashed", f"crashed at {step_words(step)}: {what_happened(found)}"
+    return "stalled", what_happened(found) if found.tells else because(found)
 
 
 def _end(event: e.FirstStep, state: State, zone: tzinfo | None) -> str:

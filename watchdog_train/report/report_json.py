@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.core.recovery.helped import helped
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.explanation_text import crash_words
-from watchdog_train.report.facts import ScriptLines, run_again
+from watchdog_train.report.facts import ScriptLines, permanent_lines, run_again
 from watchdog_train.report.history import History
 from watchdog_train.report.status_json import SCHEMA_VERSION, status_object
 
@@ -56,8 +55,6 @@ def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]
         },
         "stalls": msgspec.to_builtins(state.stalls),
         "notables": msgspec.to_builtins(history.notables),
-        "script_lines": {
-            name: script_lines[name] for name in helped(state) if name in script_lines
-        },
+        "script_lines": permanent_lines(state, script_lines),
         "run_again": run_again(state),
     }

@@ -24,23 +24,9 @@ from watchdog_train.report.places_text import places_object
 
 SCHEMA_VERSION = 1
 SHORT_KEYS = (
-    "run_id",
-    "name",
-    "run_dir",
-    "state",
-    "outcome",
-    "warning",
-    "exit_code",
-    "attempt",
-    "restarts",
-    "supervisor",
-    "command",
-    "job",
-    "progress",
-    "waiting",
-    "started_at",
-    "updated_at",
-)
+    "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code", "attempt", "restarts",
+    "supervisor", "command", "job", "progress", "waiting", "started_at", "updated_at",
+)  # fmt: skip
 """What `ps --json` keeps of it."""
 
 
@@ -49,7 +35,9 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
     attempt = state.attempt
     measured = live is not None and live.ranks is not None
     checkpoint = newest_checkpoint(state, live)
-    can_save = live.can_save if live is not None and live.can_save is not None else None
+    can_save = live.can_save if live is not None else None
+    progress = msgspec.to_builtins(progress_now(state, live))
+    del progress["steps_s"]  # the pace is for people, who read it in words
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": state.run_id,
@@ -68,7 +56,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         },
         "command": list(state.argv),
         "job": job_object(state),
-        "progress": _progress_object(progress_now(state, live)),
+        "progress": progress,
         "ranks": msgspec.to_builtins(ranks_now(state, live)),
         "notices": notices_object(state),
         "waiting": waiting_object(state, live.mono if live is not None else None),
@@ -76,7 +64,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "left": msgspec.to_builtins(state.left),
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(checkpoint, live),
-        "remedies": list(settings_now(state)),
+        "remedies": [use.id for use in attempt.plan.remedies] if attempt is not None else [],
         "milestones": places_object(*places_now(state, live)),
         "hooks": [
             {"hook": hook.hook, "status": hook.status, "why": hook.why} for hook in state.hooks
@@ -90,13 +78,6 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
 def short_object(status: dict[str, Any]) -> dict[str, Any]:
     """One row of `ps --json`."""
     return {key: status[key] for key in SHORT_KEYS}
-
-
-def _progress_object(progress: RunProgress) -> dict[str, Any]:
-    """The keys that programs rely on; the pace is for people, who read it in words."""
-    found: dict[str, Any] = msgspec.to_builtins(progress)
-    del found["steps_s"]
-    return found
 
 
 def progress_now(state: State, live: Live | None) -> RunProgress:
@@ -153,12 +134,6 @@ def places_now(
     if live is not None and live.places is not None and live.mono is not None:
         return live.places, live.mono, origin
     return state.places, state.places_mono, origin
-
-
-def settings_now(state: State) -> tuple[str, ...]:
-    """Remedies of the attempt that runs or ran last."""
-    attempt = state.attempt
-    return () if attempt is None else tuple(use.id for use in attempt.plan.remedies)
 
 
 def newest_checkpoint(state: State, live: Live | None) -> NewestCheckpoint | None:

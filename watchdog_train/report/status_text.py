@@ -18,7 +18,7 @@ from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.status_json import newest_checkpoint, places_now, progress_now, ranks_now
-from watchdog_train.report.summary import progress_line
+from watchdog_train.report.summary import next_words, progress_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 
@@ -63,19 +63,14 @@ def process_tree(state: State, live: Live, *, limit: int) -> list[str]:
 
 
 def _process(member: Member, live: Live) -> str:
-    role = {"rank": f"rank {member.rank}", "worker": f"worker {member.worker}"}.get(
-        member.role, member.role
-    )
-    if member.rank is None and member.role == "rank":
-        role = "rank"
-    if member.worker is None and member.role == "worker":
-        role = "worker"
+    number = {"rank": member.rank, "worker": member.worker}.get(member.role)
+    role = member.role if number is None else f"{member.role} {number}"
     if member.role == "worker" and member.rank is not None:
         role += f" of rank {member.rank}"
     name = clean(member.name, 32) if member.name != member.role else ""
     state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
     shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
-    return ", ".join(part for part in (f"{shown} {name}".strip(), state) if part)
+    return f"{f'{shown} {name}'.strip()}, {state}"
 
 
 LABEL_COLUMNS = 11
@@ -110,7 +105,7 @@ def status_text(
     """
     above = [
         ("State", _state_line(state, live, paint, zone)),
-        *[("", line) for line in _go_on(state, live, paint)],
+        *words.labelled("", _go_on(state, live, paint)),
         ("Job", job_text.task_words(state)),
         *_machine_rows(state, live, paint, zone),
         ("Attempt", _attempt_line(state, live)),
@@ -132,8 +127,7 @@ def status_text(
     tail = [clean(line, 400) for line in live.log_tail if clean(line)][-MAX_LOG_LINES:]
     room = SCREEN_LINES - len(head) - len(foot) - (len(tail) + 1 if tail else 0)
     tree = process_tree(state, live, limit=max(MIN_PROCESSES, min(MAX_PROCESSES, room)))
-    middle = _lines([("Processes" if i == 0 else "", row) for i, row in enumerate(tree)], width)
-    lines = [*head, *middle, *foot]
+    lines = [*head, *_lines(words.labelled("Processes", tree), width), *foot]
     left = SCREEN_LINES - len(lines) - 1
     if tail and left > 0:
         lines += ["", *[paint(line, "dim") for line in tail[-left:]]]
@@ -188,8 +182,8 @@ def _row(label: str, text: str, width: int | None) -> list[str]:
 
 def _title(state: State, live: Live, paint: Paint) -> str:
     _, style = headline(state, live)
-    dot = paint("●", style)
-    return f"{dot} {paint(clean(state.run_id, 100), 'strong')} - {words.command_title(state.argv)}"
+    run = f"{paint('●', style)} {paint(clean(state.run_id, 100), 'strong')}"
+    return f"{run} - {words.command_title(state.argv)}"
 
 
 def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> str:
@@ -216,9 +210,7 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
     if state.gpu_held is not None:
         parts.append("waits for GPU memory")
     elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
-        scans = state.scan_failures and state.next_plan is None
-        what = "scan of checkpoints" if scans else "attempt"
-        parts.append(f"next {what} in {duration(state.backoff_until - live.mono)}")
+        parts.append(f"next {next_words(state)} in {duration(state.backoff_until - live.mono)}")
     if state.kill is not None:
         stall = state.last_stall
         known = stall is not None and stall.verdict == state.kill.why
@@ -311,7 +303,7 @@ def _machine_rows(
     )
     if len(machines) > len(shown):
         told.append(f"… and {len(machines) - len(shown)} more machines")
-    return [("Machines" if i == 0 else "", text) for i, text in enumerate(told)]
+    return words.labelled("Machines", told)
 
 
 def _rank_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
@@ -324,13 +316,10 @@ def _rank_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
         if running and attempt is not None and attempt.first_beat_s is None:
             return [("Ranks", "no heartbeat yet: only output and activity tell")]
         return []
-    shown = ranks[:MAX_RANKS]
-    rows = [
-        ("Rank" if i == 0 else "", _rank_line(rank, live, paint)) for i, rank in enumerate(shown)
-    ]
-    if len(ranks) > len(shown):
-        rows.append(("", f"… and {len(ranks) - len(shown)} more ranks"))
-    return rows
+    told = [_rank_line(rank, live, paint) for rank in ranks[:MAX_RANKS]]
+    if len(ranks) > MAX_RANKS:
+        told.append(f"… and {len(ranks) - MAX_RANKS} more ranks")
+    return words.labelled("Rank", told)
 
 
 def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
@@ -354,8 +343,7 @@ def _place_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]
     """Which milestone somebody is inside of, and what is not watched by its hook."""
     rows = []
     if not state.finished and live.places is not None and live.mono is not None:
-        told = place_sentences(live.places, live.mono)
-        rows = [("Inside" if i == 0 else "", text) for i, text in enumerate(told[:MAX_PLACES])]
+        rows = words.labelled("Inside", place_sentences(live.places, live.mono)[:MAX_PLACES])
     hooks = [f"{clean(hook.hook, 60)} ({why_text(hook.why)})" for hook in state.hooks[:MAX_HOOKS]]
     if hooks:
         text = f"not armed: {words.listed(hooks)}; weaker signals are used instead"
@@ -383,15 +371,9 @@ def _settings_line(state: State) -> str:
     attempt = state.attempt
     if attempt is None or not attempt.plan.remedies:
         return ""
-    told = []
-    for use in attempt.plan.remedies:
-        if use.id in attempt.taken:
-            word = "in effect"
-        elif use.id in attempt.reported:
-            word = "did not take"
-        else:
-            word = "set"
-        told.append(f"{clean(use.id, 60)} ({word})")
+    said = dict.fromkeys(attempt.reported, "did not take")
+    said |= dict.fromkeys(attempt.taken, "in effect")
+    told = [f"{clean(use.id, 60)} ({said.get(use.id, 'set')})" for use in attempt.plan.remedies]
     return ", ".join(told)
 
 
@@ -404,10 +386,8 @@ def _stall_rows(
     label = "Crash" if stall.why == "crash" else "Stall"
     at = words.clock_time(stall.at, zone, now=live.at)
     text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {stall_sentence(stall)}"
-    rows = [(label, text)]
-    if stall.dir:
-        rows.append(("", paint(words.short_path(stall.dir, state.cwd), "dim")))
-    return rows
+    where = paint(words.short_path(stall.dir or "", state.cwd), "dim")
+    return [(label, text), ("", where)]
 
 
 def stall_sentence(stall: StallRecord) -> str:
@@ -452,33 +432,21 @@ def runs_text(
     leads = {state.task.job for state, _ in runs if state.task is not None and not state.task.task}
     runs = [row for row in runs if led_by(row[0]) not in leads]
     runs = grouped(runs, lambda row: row[0])
-    rows = [HEADER, *(_runs_row(state, live) for state, live in runs)]
+    rows = [HEADER, *(_runs_row(state, live, paint) for state, live in runs)]
     if any(state.task is not None for state, _ in runs):
         cells = ["TASK", *(task_cell(state) for state, _ in runs)]
         rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, cells, strict=True)]
-    state_at = rows[0].index("STATE")
-    wide = [max(words.display_width(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    lines = []
-    for i, row in enumerate(rows):
-        cells = [words.pad(cell, size) for cell, size in zip(row[:-1], wide, strict=True)]
-        if i == 0:
-            cells = [paint(cell, "dim") for cell in cells]
-        else:
-            cells[state_at] = paint(cells[state_at], headline(*runs[i - 1])[1])
-        last = paint(row[-1], "dim") if i == 0 else row[-1]
-        lines.append(words.cut("  ".join([*cells, last]), width))
-        awaited = _awaited(*runs[i - 1]) if i else None
-        if awaited is not None:
-            lines.append(words.cut(f"  {awaited}", width))
-    return "\n".join(lines)
+    head, *told = words.columns(rows)
+    lines = [paint(head, "dim")]
+    for (state, live), line in zip(runs, told, strict=True):
+        lines.append(line)
+        if live.supervisor_alive and live.mono is not None:
+            awaited = waiting(state, live.mono)
+            lines += [f"  {awaited}"] if awaited is not None else []
+    return "\n".join(words.cut(line, width) for line in lines)
 
 
-def _awaited(state: State, live: Live) -> str | None:
-    watched = live.supervisor_alive and live.mono is not None
-    return waiting(state, live.mono or 0.0) if watched else None
-
-
-def _runs_row(state: State, live: Live) -> tuple[str, ...]:
+def _runs_row(state: State, live: Live, paint: Paint) -> tuple[str, ...]:
     ended = state.updated_at if state.finished and state.updated_at is not None else live.at
     ran = duration(ended - state.started_at) if state.started_at is not None else "-"
     progress = progress_now(state, live)
@@ -488,39 +456,28 @@ def _runs_row(state: State, live: Live) -> tuple[str, ...]:
         if progress.percent is not None:
             step += f" ({words.percent_text(progress.percent)})"
     attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
-    word = headline(state, live)[0]
-    if led_by(state) is not None:
-        word = f"agent, {word}"
+    word, style = headline(state, live)
+    word = paint(f"agent, {word}" if led_by(state) is not None else word, style)
     return (clean(state.run_id, 80), word, ran, attempt, step, words.command_title(state.argv))
 
 
 def milestones_text(state: State, live: Live, *, paint: Paint = PLAIN) -> str:
     """All lines, without a newline at the end; nothing is cut."""
-    _, style = headline(state, live)
-    title = f"{paint('●', style)} {paint(clean(state.run_id, 100), 'strong')}"
-    lines = [f"{title} - {words.command_title(state.argv)}"]
+    title = _title(state, live, paint)
     places, now, origin = places_now(state, live)
-    if state.attempt is None or origin is None or not places:
-        lines.append("no milestone is known: " + _why_none(state))
-        return "\n".join(lines)
-    lines.append(f"attempt {state.attempt.attempt}, times since its launch{_as_of(state, live)}")
-    lines += [
-        *[paint(sentence, "warn") for sentence in place_sentences(places, now)],
-        "",
-        *place_lines(places, now, origin),
-    ]
-    return "\n".join(lines)
-
-
-def _why_none(state: State) -> str:
-    if state.attempt is None:
-        return "no attempt was launched"
-    return "no process of this attempt has written one down"
-
-
-def _as_of(state: State, live: Live) -> str:
-    if live.places is not None:
-        return ""
-    if live.mono is not None and not state.finished:
-        return f", as recorded {duration(live.mono - state.places_mono)} ago"
-    return ", as recorded last"
+    if state.attempt is None or origin is None:
+        return f"{title}\nno milestone is known: no attempt was launched"
+    if not places:
+        return f"{title}\nno milestone is known: no process of this attempt has written one down"
+    recorded = "" if live.places is not None else ", as recorded last"
+    if recorded and live.mono is not None and not state.finished:
+        recorded = f", as recorded {duration(live.mono - state.places_mono)} ago"
+    return "\n".join(
+        [
+            title,
+            f"attempt {state.attempt.attempt}, times since its launch{recorded}",
+            *[paint(sentence, "warn") for sentence in place_sentences(places, now)],
+            "",
+            *place_lines(places, now, origin),
+        ]
+    )

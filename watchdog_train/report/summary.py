@@ -7,12 +7,15 @@ from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import RunProgress, Why
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.helped import helped
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import crash_words, sentences
 from watchdog_train.report.facts import (
     ScriptLines,
+    caught_words,
+    newest_step,
+    of_total,
+    permanent_lines,
     run_again,
     stalls_dir,
     step_words,
@@ -78,7 +81,7 @@ def _on_a_hang(policy: Policy) -> str:
         return "on a hang: dump and stop, no restart"
     text = (
         "on a hang: dump, stop, restart from the newest whole checkpoint "
-        f"(at most {'once' if recovery.max_restarts == 1 else f'{recovery.max_restarts} times'}); "
+        f"(at most {words.times(recovery.max_restarts)}); "
     )
     if "training" in recovery.allow:
         return text + "may change workers, threads, batch, evaluation, length"
@@ -102,8 +105,7 @@ def closing_lines(
     lines += [f"left running: {words}" for words in left_words(state)]
     reported = [stall for stall in state.stalls if stall.reported_only]
     if reported:
-        times = "once" if len(reported) == 1 else f"{len(reported)} times"
-        lines.append(f"would have killed {times}, here is why:")
+        lines.append(f"would have killed {words.times(len(reported))}, here is why:")
         lines += [f"  {clean(stall.id, 40)}: {why_text(stall.verdict)}" for stall in reported]
     attempt = state.attempt
     crash = attempt.crash if attempt is not None else None
@@ -113,9 +115,15 @@ def closing_lines(
     where = stalls_dir(state)
     if where is not None:
         lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")
-    lines += _for_good(state, script_lines)
+    lines += tried_lines(state)
+    if permanent := permanent_lines(state, script_lines).values():
+        lines.append("to make this permanent, put into your script:")
+        lines += [f"  {clean(part)}" for line in permanent for part in line.splitlines()]
     if state.outcome in ("gave_up", "failed", "stopped") and state.attempts:
-        lines += _go_on(state)
+        lines.append(f"to go on: {run_again(state)}")
+        if state.checkpoint_chosen is not None:
+            chosen = words.short_path(state.checkpoint_chosen, state.cwd)
+            lines.append(f"newest checkpoint used: {chosen}")
     if report is not None and (state.stalls or state.outcome != "succeeded"):
         lines.append(f"report: {words.short_path(report, state.cwd)}")
     return prefixed(*lines)
@@ -123,59 +131,25 @@ def closing_lines(
 
 def outcome_line(state: State) -> str:
     """How a finished run ended, at which step and after what, in one line."""
-    heads = {
-        "succeeded": "success",
-        "failed": "failed",
-        "stopped": "stopped",
-        "gave_up": "gave up",
-    }
-    head = heads[state.outcome or "failed"]
-    why = why_text(state.why or Why("unknown"))
-    parts = [f"{head}: {why}"]
-    progress = state.progress
-    step = progress.step if progress.step is not None else state.best_step
-    if step is not None:
-        total = f" of {words.number(progress.total_steps)}" if progress.total_steps else ""
-        parts.append(f"step {words.number(step)}{total}")
+    outcome = state.outcome or "failed"
+    head = {"succeeded": "success", "gave_up": "gave up"}.get(outcome, outcome)
+    parts = []
+    if (step := newest_step(state)) is not None:
+        parts.append(f"{step_words(step)}{of_total(state.progress)}")
     if state.restarts:
         parts.append(words.count(state.restarts, "restart"))
-    stalls = sum(stall.why == "stall" for stall in state.stalls)
-    crashes = sum(stall.why == "crash" for stall in state.stalls)
-    parts += [
-        words.count(number, noun)
-        for number, noun in ((stalls, "stall"), (crashes, "crash"))
-        if number
-    ]
+    parts += caught_words(state.stalls)
     if state.started_at is not None and state.updated_at is not None:
         parts.append(duration(state.updated_at - state.started_at))
-    return f"{parts[0]}; {', '.join(parts[1:])}" if len(parts) > 1 else parts[0]
-
-
-def _for_good(state: State, script_lines: ScriptLines) -> list[str]:
-    lines = list(tried_lines(state))
-    shown = [script_lines[name] for name in helped(state) if name in script_lines]
-    if shown:
-        lines.append("to make this permanent, put into your script:")
-        lines += [f"  {clean(part)}" for line in shown for part in line.splitlines()]
-    return lines
-
-
-def _go_on(state: State) -> list[str]:
-    lines = [f"to go on: {run_again(state)}"]
-    if state.checkpoint_chosen is not None:
-        lines.append(
-            f"newest checkpoint used: {words.short_path(state.checkpoint_chosen, state.cwd)}"
-        )
-    return lines
+    why = why_text(state.why or Why("unknown"))
+    return f"{head}: {why}{'; ' if parts else ''}{', '.join(parts)}"
 
 
 def progress_line(progress: RunProgress) -> str | None:
     """What a person wants to know of a training that goes on; None while no step is known."""
     if progress.step is None:
         return None
-    text = step_words(progress.step)
-    if progress.total_steps:
-        text += f" of {words.number(progress.total_steps)}"
+    text = f"{step_words(progress.step)}{of_total(progress)}"
     if progress.percent is not None:
         text += f" ({words.percent_text(progress.percent)})"
     parts = [text]
@@ -210,8 +184,9 @@ def verdict_text(state: State) -> str:
 
 
 def _so_far(state: State) -> str:
-    words = f"{state.state}, attempt {state.attempt.attempt if state.attempt is not None else 0}"
-    return f"given up: {why_text(state.given_up)}" if state.given_up is not None else words
+    if state.given_up is not None:
+        return f"given up: {why_text(state.given_up)}"
+    return f"{state.state}, attempt {state.attempt.attempt if state.attempt is not None else 0}"
 
 
 def _caught(caught: StallRecord) -> str:
@@ -225,14 +200,19 @@ def _caught(caught: StallRecord) -> str:
     return f"{text}. {clean(' '.join(sentences(caught.explanation)), _WHY)}"
 
 
+def next_words(state: State) -> str:
+    """What is waited for between attempts."""
+    scans = state.scan_failures and state.next_plan is None
+    return "scan of checkpoints" if scans else "attempt"
+
+
 def status_line(state: State, observation: Observation, progress: RunProgress) -> str | None:
     """One line, None when there is nothing to say that a line of its own does not say."""
     text = _text(state, observation, progress)
     if text is None:
         return None
-    again = state.attempt is not None and state.attempt.attempt > 1
-    attempt = f", attempt {state.attempt.attempt}" if again and state.attempt is not None else ""
-    return f"{PREFIX}{text}{attempt}"
+    number = state.attempt.attempt if state.attempt is not None else 0
+    return f"{PREFIX}{text}{f', attempt {number}' if number > 1 else ''}"
 
 
 def _text(state: State, observation: Observation, progress: RunProgress) -> str | None:
@@ -240,9 +220,7 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
     if state.look is not None and state.look.patience.row == "input":
         return None  # somebody types
     if state.state == "backoff" and state.backoff_until is not None:
-        scans = state.scan_failures and state.next_plan is None
-        what = "scan of checkpoints" if scans else "attempt"
-        return f"the next {what} starts in {duration(max(0.0, state.backoff_until - now))}"
+        return f"the next {next_words(state)} starts in {duration(state.backoff_until - now)}"
     kill = state.kill
     if kill is not None and kill.stage in ("ask", "root"):
         waited = duration(now - kill.stage_mono)
@@ -260,7 +238,6 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
     line = progress_line(progress)
     if line is not None:
         return line
-    phases = [slot.phase for _, slot in observation.sample.judged]
-    known = phases and phases[0] not in ("unknown", "train")
-    doing = f", phase {phases[0]}" if known else ""
+    phase = next((slot.phase for _, slot in observation.sample.judged), "unknown")
+    doing = f", phase {phase}" if phase not in ("unknown", "train") else ""
     return f"no step yet{doing}, {duration(now - attempt.launching_mono)}"

@@ -345,7 +345,6 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "need": words.size_text(why.need or 0),
         "number": why.number or 0.0,
         "before": why.before or 0.0,
-        "factor": (why.number or 0.0) / (why.before or 1.0),
         "exited": exit_text(why.exit, why.signal),
         "crash": crash_words(why.crash, why.step) if why.crash is not None else "it failed",
         "end": how_it_ended(why.end) if why.end is not None else "a rank ended",

@@ -202,6 +202,16 @@ def count(amount: int, noun: str) -> str:
     return f"{number(amount)} {noun}{'es' if noun.endswith(('s', 'sh', 'ch', 'x')) else 's'}"
 
 
+def times(amount: int) -> str:
+    """`once`, `2 times`."""
+    return "once" if amount == 1 else f"{amount} times"
+
+
+def labelled(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Rows of a table, the first of which has the label."""
+    return [("" if i else label, text) for i, text in enumerate(texts)]
+
+
 def listed(items: Sequence[str], cap: int = 6) -> str:
     """`a`, `a and b`, `a, b and c`, `a, b, c and 9 more`."""
     shown = list(items[:cap])
