@@ -19,10 +19,21 @@ _replace = msgspec.structs.replace
 
 
 NOTABLE = (
-    e.Noticed, e.Straggling, e.Warned, e.Notified, e.CommandsRan, e.RankEnded,
-    e.Adopted, e.Reopened, e.SupervisorLeft, e.LogBehind, e.SurvivedKill, e.StopRequested,
-    e.SaveProven, e.StallRecovered,
-)  # fmt: skip
+    e.Noticed,
+    e.Straggling,
+    e.Warned,
+    e.Notified,
+    e.CommandsRan,
+    e.RankEnded,
+    e.Adopted,
+    e.Reopened,
+    e.SupervisorLeft,
+    e.LogBehind,
+    e.SurvivedKill,
+    e.StopRequested,
+    e.SaveProven,
+    e.StallRecovered,
+)
 """Events that the report tells by their sentences; the rest is in its tables."""
 
 

@@ -51,13 +51,21 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
         if stall.why == "stall"
     )
     add("run_state", "1 for the state the run is in.", [({"state": state.state}, 1)])
-    add("restarts_total", "Restarts, by why the attempt before had ended.",
-        [({"reason": reason}, reasons[reason]) for reason in ("stall", "crash")])  # fmt: skip
-    add("stalls_total", "Stalls, by family of cause.",
+    add(
+        "restarts_total",
+        "Restarts, by why the attempt before had ended.",
+        [({"reason": reason}, reasons[reason]) for reason in ("stall", "crash")],
+    )
+    add(
+        "stalls_total",
+        "Stalls, by family of cause.",
         [({"family": name}, families[name]) for name in sorted(families) or ["unknown"]],
-    )  # fmt: skip
-    add("warning", "1 for each warning that is not over.",
-        _unique([({"kind": one.kind}, 1.0) for one in state.warned]))  # fmt: skip
+    )
+    add(
+        "warning",
+        "1 for each warning that is not over.",
+        _unique([({"kind": one.kind}, 1.0) for one in state.warned]),
+    )
     table = (
         ("attempt", "Attempt that runs or ran last, from 1.", attempt.attempt if attempt else None),
         ("step", "Newest step of the job.", progress.step),
@@ -67,9 +75,12 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
         ("loss", "Newest loss that the training has told.", progress.loss),
         ("suspected", "1 while a silence is looked into.", int(state.suspicion is not None)),
         ("exit_code", "Of wtrain.", state.exit_code),
-        ("updated_timestamp_seconds", "When these numbers were taken, Unix seconds.",
-         observation.wall if observation is not None else state.updated_at),
-    )  # fmt: skip
+        (
+            "updated_timestamp_seconds",
+            "When these numbers were taken, Unix seconds.",
+            observation.wall if observation is not None else state.updated_at,
+        ),
+    )
     for name, about, value in table:
         add(name, about, [({}, value)])
     if observation is not None:
@@ -89,8 +100,11 @@ def _live(add: Add, observation: Observation) -> None:
     add("heartbeat_age_seconds", "Since the newest beat of a rank.", _unique(ages))
     add("rank_step", "Newest step of a rank.", _unique(steps))
     roles = Counter(member.member.role for member in observation.sample.members)
-    add("processes", "Processes of the training, by role.",
-        [({"role": role}, float(count)) for role, count in sorted(roles.items())])  # fmt: skip
+    add(
+        "processes",
+        "Processes of the training, by role.",
+        [({"role": role}, float(count)) for role, count in sorted(roles.items())],
+    )
 
 
 def _unique(values: Values) -> Values:

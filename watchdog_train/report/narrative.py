@@ -33,7 +33,7 @@ def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """The same without the beginning that tells them from the training's."""
-    parts = (_silence, _evidence, _ending, _attempts, _household)
+    parts = (_silence, _evidence, _ending, _checkpoints, _attempts, _household)
     lines = tuple(line for part in parts for line in part(event, state))
     if not isinstance(event, e.TreeEvent) or isinstance(event, e.MachineLost):
         return lines
@@ -209,15 +209,14 @@ def _signalling(event: e.Signalling, state: State) -> Iterator[str]:
     yield f"{verb} {who} ({signal_name(event.signal)}{named}): {because}"
 
 
-def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
+def _checkpoints(event: e.AnyEvent, state: State) -> Iterator[str]:
     match event:
-        case e.PlanMade():
-            yield from _plan(event.plan, state.attempt)
         case e.CheckpointsShared():
             yield f"checkpoints: {why_text(event.why)}"
         case e.CheckpointNotKept():
             what = words.short_path(event.path, state.cwd)
-            yield f"no copy of {what} was kept, which is overwritten in place: {why_text(event.why)}"
+            why = why_text(event.why)
+            yield f"no copy of {what} was kept, which is overwritten in place: {why}"
         case e.CheckpointRestored():
             what, copy = (words.short_path(each, state.cwd) for each in (event.path, event.copy))
             if event.problem is not None:
@@ -231,6 +230,12 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
         case e.CheckpointChosen():
             where = words.short_path(event.path, state.cwd)
             yield f"checkpoint chosen: {where} ({step_words(event.step)}): {why_text(event.why)}"
+
+
+def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
+    match event:
+        case e.PlanMade():
+            yield from _plan(event.plan, state.attempt)
         case e.BackingOff():
             # The plan follows at once, and says why.
             yield f"waiting {words.span(event.delay_s)} first"
@@ -265,7 +270,8 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
             attempt, tree = state.attempt, state.tree(event.host)
             if attempt is not None and tree is not None and tree.code != 0:
                 at = f" at {step_words(event.step)}" if event.step is not None else ""
-                yield f"attempt {attempt.attempt} has ended{at}: {exit_words(tree)}"
+                how = exit_words(tree)
+                yield f"attempt {attempt.attempt} has ended{at}: {how}"
 
 
 def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
@@ -300,7 +306,8 @@ def _household(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR09
                 yield f"also running: {what}: {why_text(orphan.why)}"
             if (more := len(event.orphans) - MAX_NAMED) > 0:
                 yield f"and {more} more of them"
-            yield f"to end them: kill {' '.join(str(orphan.pid) for orphan in event.orphans)}"
+            pids = " ".join(str(orphan.pid) for orphan in event.orphans)
+            yield f"to end them: kill {pids}"
         case e.CommandsStarting(for_event=name) if name == BEFORE_RESTART:
             yield "running your commands before the restart"
         case e.CommandsRan():
@@ -319,7 +326,8 @@ def _household(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR09
             yield f"the supervisor leaves, training goes on: {why_text(event.why)}"
         case e.LogBehind():
             where = f", kept in {clean(event.spill)}" if event.spill else ""
-            yield f"the event log is {duration(event.behind_s)} behind{where}: {why_text(event.why)}"
+            behind = duration(event.behind_s)
+            yield f"the event log is {behind} behind{where}: {why_text(event.why)}"
 
 
 def _failure(event: e.CommandsRan, result: e.CommandResult) -> str:

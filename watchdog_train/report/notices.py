@@ -131,11 +131,13 @@ def straggler_words(lags: Straggler | None) -> str:
 def difference_words(difference: Difference) -> str:
     """One thing that is different."""
     now, usual = (
-        "unknown" if value is None
-        else f"{value / 1e6:.0f} MB/s" if difference.kind == "io"
+        "unknown"
+        if value is None
+        else f"{value / 1e6:.0f} MB/s"
+        if difference.kind == "io"
         else f"{100 * value:.0f} %"
         for value in (difference.now, difference.usual)
-    )  # fmt: skip
+    )
     who = listed([clean(name, 120) for name in difference.who])
     return _PHRASES[difference.kind].format(
         now=now,

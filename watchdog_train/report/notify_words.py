@@ -20,9 +20,17 @@ from watchdog_train.report.words import clean, clock_time, rough_duration
 Topic = Literal["stalled", "crashed", "restarted", "gave-up", "finished", "notice", "test"]
 
 NOTICES = (
-    "stopped", "input", "uninterruptible", "live-lock", "no-heartbeat", "not-whole", "no-progress",
-    "room", "scan", "task",
-)  # fmt: skip
+    "stopped",
+    "input",
+    "uninterruptible",
+    "live-lock",
+    "no-heartbeat",
+    "not-whole",
+    "no-progress",
+    "room",
+    "scan",
+    "task",
+)
 """Kinds of `noticed` for which somebody may have to act before the morning."""
 LINE_CAP = 400
 

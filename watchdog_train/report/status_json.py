@@ -24,9 +24,23 @@ from watchdog_train.report.places_text import places_object
 
 SCHEMA_VERSION = 1
 SHORT_KEYS = (
-    "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code", "attempt", "restarts",
-    "supervisor", "command", "job", "progress", "waiting", "started_at", "updated_at",
-)  # fmt: skip
+    "run_id",
+    "name",
+    "run_dir",
+    "state",
+    "outcome",
+    "warning",
+    "exit_code",
+    "attempt",
+    "restarts",
+    "supervisor",
+    "command",
+    "job",
+    "progress",
+    "waiting",
+    "started_at",
+    "updated_at",
+)
 """What `ps --json` keeps of it."""
 
 

@@ -30,29 +30,29 @@ if sys.platform != "linux":
     raise ImportError("only for Linux")
 
 _NUMBERS = {
-    "x86_64": {
-        "read": (0, 17, 19, 295), "write": (1, 18, 20, 40, 296), "open": (2,), "openat": (257, 437),
-        "poll": (7,), "ppoll": (271,), "select": (23, 270), "epoll": (232, 281, 441),
-        "ioctl": (16,), "nanosleep": (35,), "clock_nanosleep": (230,), "connect": (42,),
-        "accept": (43, 288), "send": (44, 46), "recv": (45, 47, 299), "spawn": (56, 57, 58, 435),
-        "wait4": (61,), "waitid": (247,), "fcntl": (72,), "flock": (73,), "sync": (74, 75, 277),
-        "futex": (202,), "stat": (4, 6, 262, 332), "list": (78, 217),
-        "signal": (34, 128, 130), "restart_syscall": (219,),
-    },
-    "aarch64": {
-        "read": (63, 65, 67), "write": (64, 66, 68, 71), "openat": (56, 437), "ppoll": (73,),
-        "select": (72,), "epoll": (22, 441), "ioctl": (29,), "nanosleep": (101,),
-        "clock_nanosleep": (115,), "connect": (203,), "accept": (202, 242), "send": (206, 211),
-        "recv": (207, 212), "spawn": (220, 435), "wait4": (260,), "waitid": (95,), "fcntl": (25,),
-        "flock": (32,), "sync": (82, 83), "futex": (98,), "stat": (79, 291), "list": (61,),
-        "signal": (133, 137), "restart_syscall": (128,),
-    },
-}.get(platform.machine(), {})  # fmt: skip
-"""Numbers of asm/unistd.h, by what this module makes of them."""
+    "x86_64": (
+        "read 0 17 19 295, write 1 18 20 40 296, open 2, openat 257 437, poll 7, ppoll 271, "
+        "select 23 270, epoll 232 281 441, ioctl 16, nanosleep 35, clock_nanosleep 230, "
+        "connect 42, accept 43 288, send 44 46, recv 45 47 299, spawn 56 57 58 435, wait4 61, "
+        "waitid 247, fcntl 72, flock 73, sync 74 75 277, futex 202, stat 4 6 262 332, list 78 "
+        "217, signal 34 128 130, restart_syscall 219"
+    ),
+    "aarch64": (
+        "read 63 65 67, write 64 66 68 71, openat 56 437, ppoll 73, select 72, epoll 22 441, "
+        "ioctl 29, nanosleep 101, clock_nanosleep 115, connect 203, accept 202 242, send 206 "
+        "211, recv 207 212, spawn 220 435, wait4 260, waitid 95, fcntl 25, flock 32, sync 82 "
+        "83, futex 98, stat 79 291, list 61, signal 133 137, restart_syscall 128"
+    ),
+}.get(platform.machine(), "")
+"""Numbers of asm/unistd.h, behind what this module makes of them."""
 _OPENAT2 = 437
 _Kind = Literal["regular", "directory", "fifo", "device", "unknown"]
 _End = Literal["read", "write", "both"]
-_CALLS = {number: name for name, numbers in _NUMBERS.items() for number in numbers}
+_CALLS = {
+    int(number): name
+    for name, *numbers in map(str.split, filter(None, _NUMBERS.split(",")))
+    for number in numbers
+}
 _ON_A_FILE: Mapping[str, Literal["read", "write", "sync", "other"]] = {
     "read": "read", "recv": "read", "write": "write", "send": "write", "sync": "sync",
     "ioctl": "other", "list": "other",

@@ -172,14 +172,15 @@ class Ends:
         streams = [
             {
                 name: {
-                    "path": rank_file(number, name) if folder is None else
-                    str(folder / rank_file(number, name)),
+                    "path": rank_file(number, name)
+                    if folder is None
+                    else str(folder / rank_file(number, name)),
                     "fds": [fd for fd in ends if fd >= 0],
                 }
                 for name, ends in rank.items()
             }
             for number, rank in enumerate(self._ranks)
-        ]  # fmt: skip
+        ]
         return {
             "variable": layout.ENV_RANK_STREAMS,
             "cap_bytes": max(log_cap_bytes // len(self._ranks), RANK_CAP_BYTES),
