@@ -365,6 +365,33 @@ def test_py_bt_belongs_to_the_native_stack_before_it():
     assert innermost(text) == ["__lll_lock_wait", "__kmp_set_num_threads", "_worker_loop"]
 
 
+def test_a_debugger_that_is_asked_thread_by_thread():
+    """`thread 7` and `bt` begin another stack; its first frames may have been cut off."""
+    (dump,) = read_text(
+        "(gdb) bt\n#1  __pthread_clockjoin_ex () at join.c:105\n#2  std::thread::join() () from /a.so\n"
+        "(gdb) thread 7\n(gdb) bt\n#2  0x53a7f5 in take_gil ()\n#3  0x59f1d0 in PyEval_AcquireThread ()\n"
+    ).dumps
+    assert [[frame.name for frame in thread.frames] for thread in dump.threads] == [
+        ["__pthread_clockjoin_ex", "std::thread::join"],
+        ["take_gil", "PyEval_AcquireThread"],
+    ]
+
+
+def test_pystack_tells_who_has_the_interpreter_lock():
+    """Its frames are outermost first; a native one without a file is named by its library."""
+    (dump,) = read_text(
+        "Traceback for thread 44 (python) [Has the GIL] (most recent call last):\n"
+        '    (Python) File "/srv/train.py", line 97, in main\n        del prefetcher\n'
+        '    (C) File "???", line 0, in std::thread::join() (/usr/lib64/libstdc++.so.6)\n'
+    ).dumps
+    (thread,) = dump.threads
+    assert (thread.os_id, thread.owns_gil) == (44, True)
+    assert [(frame.name, frame.native) for frame in thread.frames] == [
+        ("std::thread::join", True),
+        ("main", False),
+    ]
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [

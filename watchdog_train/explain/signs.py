@@ -182,9 +182,10 @@ class Scene:
             return next(self.logs.at_end(sign.log), None)
         if sign.at == "repeats":
             return self.logs.repeated(sign.log)
-        if sign.at == "helps":
+        if sign.at in ("early", "helps"):
             hits = self.logs.hits(sign.log)
-            return next((hit for hit in hits if says_it_helps(hit.line.text)), None)
+            early = sign.at == "early"
+            return next((hit for hit in hits if early or says_it_helps(hit.line.text)), None)
         hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit

@@ -34,7 +34,7 @@ _RANK_PREFIX = re.compile(
         \[(?:rank|default|trainer|worker_group_rank)[ _]?(?P<torchrun>\d{1,6})\]:?
       | \[\d{1,4},(?P<mpi>\d{1,6})\](?:<std(?:out|err)>)?:
       | \[?rank[ _]?(?P<word>\d{1,6})\]?\s?[:|>]
-      | (?P<srun>\d{1,4}):(?=\s)
+      | (?P<srun>\d{1,4}):(?=\s)(?!\ \[\w+\.)
       | \((?P<ray>\w{1,60})(?:\(rank=\d+\))?\ pid=(?P<pid>\d{1,9})(?:,\ ip=[\d.]{1,40})?\)
       | [\w.-]{1,60}-(?P<pod>\d{1,4}):(?=\s)
       | (?=[\d.-]{0,60}[a-z_])[\w.-]{1,60}\s{1,4}\|(?=\s)          # a service's name, no number
@@ -134,7 +134,7 @@ _PROGRESS = re.compile(
       | (?P<part>\d{1,6}(?:\.\d{1,3})?[kMGT]?)i?B?\s?/\s?(?P<whole>\d{1,6}(?:\.\d{1,3})?[kMGT])i?B?
         \s\[\d[\d:]*<                                            # tqdm of bytes
       | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
-      | \b(?:global[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
+      | \b(?:(?:global|training)[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
       | \A\s{0,8}(?P<first>\d{1,12})\s\|\s(?:train[ _]?)?loss\b
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
@@ -212,7 +212,8 @@ _HELPS_NOT = re.compile(
 )
 _STUCK = re.compile(
     rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|"
-    r"no (?:further |more )?(?:output|progress|return)|stands? (?:still|there|here)|"
+    r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
+    r"stands? (?:still|there|here)|"
     r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
     r"(?:not|n.t) (?:move|continue|come back|go on|return|react)\w*)\b",
     re.IGNORECASE,

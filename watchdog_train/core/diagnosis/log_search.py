@@ -29,6 +29,8 @@ Movement = Literal["moving", "frozen", "unknown"]
 _END_LINES = 2
 _STAYS = 2
 _NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
+_COMMAND = re.compile(r"(?:\$|%|\S{1,60}@\S{1,80}[$#]) (?P<what>\S.*)")
+_TRAINS = re.compile(r"python|torchrun|accelerate|deepspeed|run\b|\.sh\b|train|tee\b")
 _MOVES = 3
 """So many rising values in a row: it moved until the end of the log."""
 _STANDS_STILL = 3
@@ -149,6 +151,7 @@ class _Prepared:
             at += len(line.text) + 1
         counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
         self._counted = [(at, value) for at, value in counted if value is not None]
+        self._ends = _ends(self.lines)
         told = [at for at, line in enumerate(self.lines) if not line.text.startswith(REMARK)]
         self.end = frozenset(told[-_END_LINES:])
         found = advances(self.lines)
@@ -200,8 +203,28 @@ class _Prepared:
 
     def _after(self, position: int, rank: int | None) -> int:
         """Progress of the same printer: other ranks go on for a while when one has failed."""
-        later = self.progress[bisect_right(self.progress, position) :]
-        return sum(1 for at in later if self.lines[at].rank == rank)
+        begin, end = (bisect_right(self.progress, at) for at in (position, self._ends[position]))
+        return sum(1 for at in self.progress[begin:end] if self.lines[at].rank == rank)
+
+
+def _ends(lines: Sequence[LogLine]) -> list[int]:
+    """For each line the last one that is printed after it in time.
+
+    What people paste is not in order: a remark stands anywhere, and what another command than the
+    training has answered (`$ dmesg`) ends with the next command or remark.
+    """
+    ends = [len(lines)] * len(lines)
+    begin = 0
+    for at, line in enumerate(lines):
+        command, remark = _COMMAND.match(line.text), line.text.startswith(REMARK)
+        if begin and (command or remark):
+            ends[begin:at] = [at] * (at - begin)
+            begin = 0
+        if remark:
+            ends[at] = at
+        elif command:
+            begin = 0 if _TRAINS.search(command["what"]) else at + 1
+    return ends
 
 
 def earliest(hits: Iterable[Hit]) -> Hit | None:

@@ -1,6 +1,6 @@
 """Recognises one line of a dump: which tool wrote it, and what it says. Pure, linear, total.
 
-Formats: py-spy, faulthandler, gdb (with py-bt), lldb, macOS `sample`, Python tracebacks,
+Formats: py-spy, pystack, faulthandler, gdb (with py-bt), lldb, macOS `sample`, Python tracebacks,
 kernel stacks, stacks of C++ programs that were ended, and the stacks of our own bundles.
 """
 
@@ -12,7 +12,9 @@ from typing import Literal
 from watchdog_train.core.diagnosis.stacks import Frame, printable
 from watchdog_train.core.model import Value
 
-Tool = Literal["py-spy", "fault handler", "gdb", "lldb", "sample", "C++", "traceback", "wtrain"]
+Tool = Literal[
+    "py-spy", "pystack", "fault handler", "gdb", "lldb", "sample", "C++", "traceback", "wtrain"
+]
 
 _PYTHON_FILE = re.compile(r"(?:\.py[iw]?|>|\.ipynb)\Z")
 _SOURCE_FILE = re.compile(r"\.(?:c|cc|cpp|cxx|cu|h|hpp|rs|pyx|S)\Z")
@@ -56,6 +58,10 @@ _PYSPY_THREAD = re.compile(
     r"(?:\(?(?P<bare>[A-Z][\w -]{0,60})\)? )?"
     r"\((?P<status>active|idle|running|sleeping)(?P<gil>\+gil)?(?:\+gc)?\)"
     r"(?::? ?\"?(?P<name>[^\"\n]{0,200})\"?)?"
+)
+_PYSTACK_THREAD = re.compile(
+    r"\s*Traceback for thread (?P<id>\d{1,10})(?: \([^)\n]{0,100}\))?"
+    r"(?P<notes>(?: \[[^\]\n]{1,60}\]){0,4}) \(most recent call last\):"
 )
 _FAULT_THREAD = re.compile(
     r"\s*(?:Current thread|Thread) (?P<id>0x[0-9a-fA-F]{1,16}|\d{1,20})"
@@ -104,7 +110,7 @@ def process_head(line: str) -> ProcessHead | None:
     return None
 
 
-_BARE_GDB = re.compile(r"\s*#0\s+(?:0x[0-9a-fA-F]+ in )?\S.* \(")
+_BARE_GDB = re.compile(r"\s*#[0-2]\s\s+(?:0x[0-9a-fA-F]+ in )?\S.* \(")
 
 
 def bare_backtrace(line: str) -> Head | None:
@@ -128,6 +134,14 @@ def thread_head(line: str) -> Head | None:
             return Head(tool="C++", main=True, outermost_first=match["last"] is not None)
     if "hread" not in line and "Traceback (most recent call first)" not in line:
         return None
+    match = _PYSTACK_THREAD.match(line)
+    if match:
+        return Head(
+            tool="pystack",
+            os_id=int(match["id"]),
+            owns_gil="[Has the GIL]" in match["notes"],
+            outermost_first=True,
+        )
     match = _FAULT_THREAD.match(line)
     if match:
         return Head(tool="fault handler", name=_name(match["name"]))
@@ -178,6 +192,10 @@ _FRAME_FILE = re.compile(
     r"line (?P<line>\d{1,9}|\?\?\?)"
     r"(?:,? in (?P<name>[^\n]*))?"
 )
+_FRAME_PYSTACK = re.compile(
+    r"\s*\((?P<kind>Python|C)\) File \"(?P<file>[^\"\n]{0,1000})\", line (?P<line>\d{1,9}), "
+    r"in (?P<name>\S.*?)(?: \((?P<library>[^()\n]{1,1000})\))?\s*\Z"
+)
 _FRAME_GDB = re.compile(r"\s*#\d{1,5}\s+(?:0x[0-9a-fA-F]+ in )?(?P<rest>\S.*)")
 _GDB_PLACE = re.compile(
     r" (?:at (?P<file>[^\s:]+)(?::(?P<line>\d{1,7}))?|from (?P<library>\S+))\s*\Z"
@@ -205,6 +223,12 @@ def frame(line: str, tool: Tool) -> Frame | None:
     match tool:
         case "py-spy" | "wtrain":
             return _plain(line)
+        case "pystack":
+            match = _FRAME_PYSTACK.match(line)
+            if match is None:
+                return None
+            file = match["file"] if match["file"] != "???" else match["library"] or "?"
+            return a_frame(match["name"], file, match["line"], native=match["kind"] == "C")
         case "fault handler" | "traceback":
             return _in_file(line)
         case "gdb":

@@ -27,6 +27,7 @@ from watchdog_train.evidence.text.mains import with_main
 LINES_CAP = 200_000
 _LINE_CAP = 4000
 _MESSAGE_CAP, _SOURCE_CAP = 500, 200
+_NEXT_THREAD = re.compile(r"\(gdb\) (?:thread \d|bt\b|where\b)")
 _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
     r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
@@ -200,7 +201,7 @@ class _Stream:
             return True
         if self._head is not None and self._in_thread(line):
             return True
-        bare = formats.bare_backtrace(line) if "#0" in line[:12] else None
+        bare = formats.bare_backtrace(line) if "#" in line[:12] else None
         if bare is not None:
             self._start_thread(bare)
             return self._in_thread(line)
@@ -311,6 +312,8 @@ class _Stream:
             return True
         self._flush_gdb()
         if _SKIPPED.match(line) and text:
+            if self._frames and _NEXT_THREAD.match(line):
+                self._start_thread(Head(tool="gdb"))
             return True
         self._end_thread()
         return not text

@@ -108,7 +108,9 @@ def role_by_stack(threads: Sequence[ThreadStack], command: str | None) -> Role:
         if not thread.main and len(threads) > 1:
             continue
         frames = own_frames(thread.frames)
-        if any(frame_matches(WORKER_LOOP, frame) for frame in frames):
+        if thread.name == "pt_data_worker" or any(
+            frame_matches(WORKER_LOOP, frame) for frame in frames
+        ):
             return "worker"
         if any(frame_matches(_LAUNCHER_FRAMES, frame) for frame in frames) and not any(
             frame_matches("backward|forward|training_step|train_step", frame) for frame in frames
