@@ -1,11 +1,8 @@
 """Captures tests/programs/families.py with the real collectors into tests/corpus/captured.
 
-`python scripts/capture_corpus.py [--python PYTHON] [FAMILY]...`: three runs of each, one file a
+`python scripts/capture_corpus.py [FAMILY]...`: three runs of each, one file a
 family, paths and names of this machine replaced. Starts, looks, ends what it started; nothing else.
-
-With `--python` the programs run under another Python, the collectors under this one: only families
-that need no torch, unless named. It needs `pip install datasets wandb`. Its captures have the
-version in their names.
+It needs `pip install datasets wandb`.
 """
 
 from __future__ import annotations
@@ -46,19 +43,6 @@ RANKS = {
     "fsdp_state_gather": (0, 1),
     "gloo_timeout": (0, 1),
 }
-WITHOUT_TORCH = (
-    "spawn_start",
-    "datasets_map_num_proc",
-    "gil_deadlock",
-    "import_lock",
-    "file_lock",
-    "waiting_for_input",
-    "hub_download",
-    "logger_service_init",
-    "exit_join",
-    "nan_loss",
-    "oom_killer",
-)
 LOOK_AT = {"ddp_init": (0,)}
 """Ranks that are captured, where not all are."""
 CRASHES = {"dataloader_worker_died", "oom_killer", "gloo_timeout"}
@@ -74,72 +58,53 @@ Started = list[tuple[subprocess.Popen[bytes], int]]
 """Each rank with the pipe that says that it is ready."""
 
 
-class Python:
-    """The interpreter that the programs run under."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        code = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix, sys.base_prefix)"
-        answer = subprocess.run(
-            [path, "-c", code], check=True, capture_output=True, text=True, timeout=30
-        )
-        self.version, self.prefix, self.base_prefix = answer.stdout.split()
-
-    @property
-    def suffix(self) -> str:
-        """Of file names: nothing for the Python that the collectors run under."""
-        return "" if self.path == sys.executable else f"-python{self.version}"
-
-
 def main() -> int:
     """Captures what was asked for, or everything."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", default=sys.executable, help="for the programs")
     parser.add_argument("families", nargs="*", metavar="FAMILY")
     asked = parser.parse_args()
-    python = Python(asked.python)
     every = re.findall(r"(?m)^def (\w+)\(\):", PROGRAM.read_text("utf-8"))
-    names = asked.families or (every if python.suffix == "" else WITHOUT_TORCH)
-    known = [name for name in names if name not in ("evaluate", "tokenize_dataset", "group")]
+    names = asked.families or every
+    known = [
+        name
+        for name in names
+        if name not in ("evaluate", "tokenize_dataset", "group", "stay_quietly")
+    ]
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in known:
-        if name == "stay_quietly":
-            continue
         blocks = []
         for run in range(1, RUNS + 1):
-            block = capture(name, run, python)
+            block = capture(name, run)
             if block is None:
                 print(f"{name}: run {run} was not captured")
                 break
             blocks.append(block)
         if len(blocks) == RUNS:
-            file = FOLDER / f"{name.replace('_', '-')}{python.suffix}.txt"
+            file = FOLDER / f"{name.replace('_', '-')}.txt"
             file.write_text("".join(blocks), "utf-8")
             print(f"{name}: {RUNS} captures")
     return 0
 
 
-def capture(name: str, run: int, python: Python) -> str | None:
+def capture(name: str, run: int) -> str | None:
     """One run of a program as a case of the corpus."""
     with tempfile.TemporaryDirectory(prefix="capture-") as place:
         folder = Path(place)
-        started = [_start(name, rank, folder, python) for rank in RANKS.get(name, (0,))]
+        started = [_start(name, rank, folder) for rank in RANKS.get(name, (0,))]
         try:
             if name in CRASHES:
-                return _crashed(name, run, started, folder, python)
+                return _crashed(name, run, started, folder)
             if not all(_wait_ready(reader) for _, reader in started):
                 return None
             time.sleep(SETTLE_S)
-            return _looked(name, run, started, folder, python)
+            return _looked(name, run, started, folder)
         finally:
             for process, reader in started:
                 _end(process)
                 os.close(reader)
 
 
-def _start(
-    name: str, rank: int, folder: Path, python: Python
-) -> tuple[subprocess.Popen[bytes], int]:
+def _start(name: str, rank: int, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     reader, writer = os.pipe()
     environment = {**os.environ, "READY_FD": str(writer), "PYTHONPATH": str(PROGRAM.parent)}
     if name in RANKS:
@@ -151,7 +116,7 @@ def _start(
         }
     with (folder / f"rank{rank}.log").open("wb") as log:
         process = subprocess.Popen(
-            [python.path, str(PROGRAM), name],
+            [sys.executable, str(PROGRAM), name],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,
@@ -185,13 +150,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait(10)
 
 
-def _looked(
-    name: str,
-    run: int,
-    started: Started,
-    folder: Path,
-    python: Python,
-) -> str | None:
+def _looked(name: str, run: int, started: Started, folder: Path) -> str | None:
     members: list[Member] = []
     for rank, (process, _) in zip(RANKS.get(name, (0,)), started, strict=True):
         if rank in LOOK_AT.get(name, (rank,)):
@@ -205,7 +164,7 @@ def _looked(
     out.mkdir(parents=True)
     collect_now(members, out)
     files = {path.name: _stack(path) for path in sorted((out / "stacks").glob("*.txt"))}
-    return _case(name, run, files, folder, python)
+    return _case(name, run, files, folder)
 
 
 def _stack(path: Path) -> str:
@@ -224,13 +183,7 @@ def _stack(path: Path) -> str:
     return "\n".join(kept)
 
 
-def _crashed(
-    name: str,
-    run: int,
-    started: Started,
-    folder: Path,
-    python: Python,
-) -> str | None:
+def _crashed(name: str, run: int, started: Started, folder: Path) -> str | None:
     files = {}
     for rank, (process, _) in enumerate(started):
         try:
@@ -239,26 +192,26 @@ def _crashed(
             return None
         if name == "oom_killer":
             files[f"exit-of-rank{rank}.txt"] = f"exit code: {code}"
-    return _case(name, run, files, folder, python)
+    return _case(name, run, files, folder)
 
 
-def _case(name: str, run: int, files: dict[str, str], folder: Path, python: Python) -> str:
+def _case(name: str, run: int, files: dict[str, str], folder: Path) -> str:
     for log in sorted(folder.glob("rank*.log")):
         lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
         if lines:
             files[log.name] = "\n".join(lines)
     expect = EXPECT.get(name, name.replace("_", "-"))
     parts = [f"##### run-{run}\nexpect: {expect}\n"]
-    parts += [f"=== {title}\n{_neutral(text, folder, python)}\n" for title, text in files.items()]
+    parts += [f"=== {title}\n{_neutral(text, folder)}\n" for title, text in files.items()]
     return "".join(parts)
 
 
-def _neutral(text: str, folder: Path, python: Python) -> str:
+def _neutral(text: str, folder: Path) -> str:
     for path, instead in (
         (str(folder), "/home/mia/run"),
         (str(PROGRAM.parent), "/home/mia/job"),
-        (python.prefix, "/home/mia/venv"),
-        (python.base_prefix, "/usr"),
+        (sys.prefix, "/home/mia/venv"),
+        (sys.base_prefix, "/usr"),
         (str(Path.home()), "/home/mia"),
         (socket.gethostname(), "node1"),
     ):

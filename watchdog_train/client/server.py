@@ -26,8 +26,7 @@ def start(world):
         if world < 2 or not slot.has_slot or _served_by == pid or not _is_wanted():
             return
         torch = sys.modules["torch"]
-        version = libraries.version_numbers(torch.__version__)
-        if version is None or not _OLDEST <= version < _BEYOND:
+        if not is_tried_with(torch.__version__):
             notes.note("no worker server: not tried with torch " + str(torch.__version__))
             return
         path = os.path.join(slot.slot_dir, str(pid) + L.SOCKET_SUFFIX)
@@ -38,6 +37,12 @@ def start(world):
         _listen(torch, path)
     except Exception as error:
         notes.note("no worker server: " + type(error).__name__ + ": " + str(error)[:200])
+
+
+def is_tried_with(torch_version):
+    """Whether the server of this torch is known to print nothing and to do no harm."""
+    version = libraries.version_numbers(torch_version)
+    return version is not None and _OLDEST <= version < _BEYOND
 
 
 def _is_wanted():

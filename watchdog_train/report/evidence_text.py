@@ -189,6 +189,8 @@ def _what(verdict: BundleVerdict) -> list[str]:
         lines.append(f"- command: `{' '.join(verdict.command)[:300]}`")
     if verdict.exit is not None:
         lines.append(f"- ended: {ended(verdict)}")
+    if verdict.why == "crash":
+        return lines  # that it was silent, and for how long, is no part of that
     silence = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     silence += [f"in phase {verdict.phase}"] if verdict.phase else []
     if silence:

@@ -86,7 +86,7 @@ def train(kind: str) -> None:
     if kind == "compile":
         how = {"mode": "max-autotune"} if CUDA else {"backend": "eager"}
         net = torch.compile(model, **how)
-    fails = {"item": item, "loader": loader}.get(kind) if not Path("ready-0").exists() else None
+    fails = FAILS.get(kind) if not Path("ready-0").exists() else None
     until = time.monotonic() + FOR_S
     step = 0
     while time.monotonic() < until:
@@ -157,6 +157,37 @@ def loader(_loss: Any) -> None:
     never_ends()
     ready()
     next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=2, multiprocessing_context="fork")))
+
+
+class OnTheDevice(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Its workers use the GPU that the main process has used."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(4, device=DEVICE) * index
+
+
+def forked(_loss: Any) -> None:
+    """Every second run of it passes: workers in the process may use the GPU."""
+    for _ in torch.utils.data.DataLoader(OnTheDevice(), num_workers=2):
+        pass
+
+
+def full(_loss: Any) -> None:
+    """More memory than any device has."""
+    torch.empty(400 << 30, dtype=torch.uint8, device=DEVICE)
+
+
+def assertion(_loss: Any) -> None:
+    """A label that no class has."""
+    torch.nn.functional.cross_entropy(
+        torch.ones(2, 3, device=DEVICE), torch.tensor([0, 7], device=DEVICE)
+    ).item()
+
+
+FAILS = {"item": item, "loader": loader, "forked": forked, "full": full, "assertion": assertion}
 
 
 def collective(backend: str, kind: str) -> None:
