@@ -201,7 +201,8 @@ def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
 _HANGS = r"(?:hang\w*|hung|freez\w*|froze\w*|stuck|deadlock\w*|stall\w*)"
 _HELPS = re.compile(
     r"\b(?:works?|worked|fine|helps?|helped|fix\w*|solve[sd]?|cure[sd]?|resolve[sd]?|gone|at once|"
-    r"through|complete[sd]?|finish\w*|runs?|ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
+    r"through|brought|brings?|back to|down to|go(?:es)? on|went on|complete[sd]?|finish\w*|runs?|"
+    r"ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
     rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS})\b",
     re.IGNORECASE,
 )
@@ -211,7 +212,8 @@ _HELPS_NOT = re.compile(
     re.IGNORECASE,
 )
 _STUCK = re.compile(
-    rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|"
+    rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|do(?:es|ing)? nothing|"
+    r"(?:not|n.t) (?:done|do|doing) anything|\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already)|"
     r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
     r"stands? (?:still|there|here)|"
     r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
