@@ -136,7 +136,7 @@ _PROGRESS = re.compile(
       | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
       | \b(?:(?:global|training)[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
-      | \A\s{0,8}(?P<first>\d{1,12})\s\|\s(?:train[ _]?)?loss\b
+      | \A\s{0,8}(?P<first>\d{1,12})\s(?:\|\s(?:train[ _]?)?loss\b|images/sec)
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
       | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b).{0,40}\bloss
     )""",
@@ -214,6 +214,7 @@ _HELPS_NOT = re.compile(
 _STUCK = re.compile(
     rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|do(?:es|ing)? nothing|"
     r"(?:not|n.t) (?:done|do|doing) anything|\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already)|"
+    r"nothing (?:is|was|gets) (?:written|printed|logged)|has been \w+ (?:minutes|hours|days)|"
     r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
     r"stands? (?:still|there|here)|"
     r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"

@@ -30,7 +30,10 @@ _END_LINES = 2
 _STAYS = 2
 _NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
 _COMMAND = re.compile(r"(?:\$|%|\S{1,60}@\S{1,80}[$#]) (?P<what>\S.*)")
-_TRAINS = re.compile(r"python|torchrun|accelerate|deepspeed|run\b|\.sh\b|train|tee\b")
+_TRAINS = re.compile(
+    r"(?:(?:\w+=\S*|sudo|time|nohup) +){0,12}(?:\S*(?:python|torchrun|accelerate|deepspeed|train)|"
+    r"\S*run |bash |sh |\./|\S*\.(?:sh|py)\b|srun|make\b|tail\b|cat\b|less\b)"
+)
 _MOVES = 3
 """So many rising values in a row: it moved until the end of the log."""
 _STANDS_STILL = 3
@@ -153,7 +156,8 @@ class _Prepared:
         self._counted = [(at, value) for at, value in counted if value is not None]
         self._ends = _ends(self.lines)
         told = [at for at, line in enumerate(self.lines) if not line.text.startswith(REMARK)]
-        self.end = frozenset(told[-_END_LINES:])
+        own = [at for at in told if self._ends[at] is None]
+        self.end = frozenset((*told[-_END_LINES:], *own[-_END_LINES:]))
         found = advances(self.lines)
         self.progress = [position for position, _ in found]
         self.last_steps = {
@@ -203,27 +207,30 @@ class _Prepared:
 
     def _after(self, position: int, rank: int | None) -> int:
         """Progress of the same printer: other ranks go on for a while when one has failed."""
-        begin, end = (bisect_right(self.progress, at) for at in (position, self._ends[position]))
+        begin, last = bisect_right(self.progress, position), self._ends[position]
+        end = len(self.progress) if last is None else bisect_right(self.progress, last)
         return sum(1 for at in self.progress[begin:end] if self.lines[at].rank == rank)
 
 
-def _ends(lines: Sequence[LogLine]) -> list[int]:
-    """For each line the last one that is printed after it in time.
+def _ends(lines: Sequence[LogLine]) -> list[int | None]:
+    """For each line the last one that is printed after it in time; None: all that follow are.
 
     What people paste is not in order: a remark stands anywhere, and what another command than the
     training has answered (`$ dmesg`) ends with the next command or remark.
     """
-    ends = [len(lines)] * len(lines)
-    begin = 0
+    ends: list[int | None] = [None] * len(lines)
+    begin: int | None = None
     for at, line in enumerate(lines):
         command, remark = _COMMAND.match(line.text), line.text.startswith(REMARK)
-        if begin and (command or remark):
+        if begin is not None and (command or remark):
             ends[begin:at] = [at] * (at - begin)
-            begin = 0
+            begin = None
         if remark:
             ends[at] = at
-        elif command:
-            begin = 0 if _TRAINS.search(command["what"]) else at + 1
+        elif command and not _TRAINS.match(command["what"]):
+            begin = at
+    if begin is not None:
+        ends[begin:] = [len(lines)] * (len(lines) - begin)
     return ends
 
 
