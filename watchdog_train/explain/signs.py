@@ -15,8 +15,12 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_process, is_idle_worker
-from watchdog_train.core.diagnosis.log_lines import LINE_CAP, says_it_helps, says_stuck
-from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled
+from watchdog_train.core.diagnosis.log_lines import (
+    LINE_CAP,
+    says_it_helps,
+    says_stuck,
+)
+from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled, says
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
@@ -182,10 +186,14 @@ class Scene:
             return next(self.logs.at_end(sign.log), None)
         if sign.at == "repeats":
             return self.logs.repeated(sign.log)
-        if sign.at in ("early", "helps"):
+        if sign.at == "early":
+            return next(self.logs.hits(sign.log), None)
+        if sign.at == "told":
+            told = (hit for hit in self.logs.hits(sign.log) if says(hit.line.text, sign.log))
+            return next(told, None)
+        if sign.at == "helps":
             hits = self.logs.hits(sign.log)
-            early = sign.at == "early"
-            return next((hit for hit in hits if early or says_it_helps(hit.line.text)), None)
+            return next((hit for hit in hits if says_it_helps(hit.line.text)), None)
         hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit

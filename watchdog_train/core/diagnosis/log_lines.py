@@ -198,16 +198,24 @@ def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
     return found
 
 
+DENIED = re.compile(
+    r"\b(?:no|not|nor|neither|never|isn.t|wasn.t) (?:an?|the|any|on|in|my)? ?\Z",
+    re.IGNORECASE,
+)
+"""Before what a remark names: it says that it is not that."""
 _HANGS = r"(?:hang\w*|hung|freez\w*|froze\w*|stuck|deadlock\w*|stall\w*)"
+_COMES = r"(?:come|came|happen\w*|occur\w*|appear\w*|return\w*|seen)"
 _HELPS = re.compile(
     r"\b(?:works?|worked|fine|helps?|helped|fix\w*|solve[sd]?|cure[sd]?|resolve[sd]?|gone|at once|"
     r"through|brought|brings?|back to|down to|go(?:es)? on|went on|complete[sd]?|finish\w*|runs?|"
-    r"ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
-    rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS})\b",
+    r"ended the|ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
+    rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS}|"
+    rf"(?:not|n.t|never) {_COMES}|(?:start|go)s?(?! again| over))\b",
     re.IGNORECASE,
 )
 _HELPS_NOT = re.compile(
-    rf"\b(?:(?:not|n.t) (?!(?:get )?{_HANGS})|no (?:difference|effect|change|help)|the same|still|"
+    rf"\b(?:(?:not|n.t) (?!(?:get )?{_HANGS}|{_COMES})|no (?:difference|effect|change|help)|"
+    r"the same(?! \w+ (?:switch|machine|node|card|box))|still|"
     rf"neither|nor|unchanged|also {_HANGS}|even with|nothing)\b",
     re.IGNORECASE,
 )
@@ -223,6 +231,11 @@ _STUCK = re.compile(
 )
 
 
+def is_remark(text: str) -> bool:
+    """Whether somebody says it about the output that they paste."""
+    return text.startswith(REMARK)
+
+
 def says_it_helps(text: str) -> bool:
     """Whether somebody says that what the line names has helped."""
     return _HELPS.search(text) is not None and _HELPS_NOT.search(text) is None
@@ -230,4 +243,4 @@ def says_it_helps(text: str) -> bool:
 
 def says_stuck(text: str) -> bool:
     """Whether somebody says below their output that it stands still."""
-    return text.startswith(REMARK) and _STUCK.search(text) is not None
+    return is_remark(text) and _STUCK.search(text) is not None

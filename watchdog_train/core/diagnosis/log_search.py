@@ -15,9 +15,11 @@ from typing import Literal
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
+    DENIED,
     REMARK,
     LogLine,
     advances,
+    is_remark,
     progress_of,
     rank_of,
     read_line,
@@ -169,15 +171,13 @@ class _Prepared:
 
     def hits(self, pattern: re.Pattern[str]) -> Iterator[Hit]:
         """Searched in the whole text first: most patterns are in no line at all."""
-        last, count = -1, 0
-        for match in pattern.finditer(self._text):
+        at, count = 0, 0
+        while at <= len(self._text) and (match := pattern.search(self._text, at)):
             position = bisect_right(self._starts, match.start()) - 1
-            if position <= last or position < 0:
-                continue
-            last = position
             line = self.lines[position]
+            at = self._starts[position] + len(line.text) + 1
             if pattern.search(line.text) is None:
-                continue  # it ran over the end of a line
+                continue  # it ran over the end of a line: that may hide what the next one holds
             count += 1
             if count > HITS_CAP:
                 return
@@ -232,6 +232,17 @@ def _ends(lines: Sequence[LogLine]) -> list[int | None]:
     if begin is not None:
         ends[begin:] = [len(lines)] * (len(lines) - begin)
     return ends
+
+
+def says(text: str, patterns: Sequence[str]) -> bool:
+    """Whether a remark says what fits: it neither asks whether, nor denies it."""
+    if not is_remark(text):
+        return False
+    for match in compiled("|".join(map(_part, patterns))).finditer(text):
+        asks = text[match.end() :].partition(".")[0].rstrip().endswith("?")
+        if not asks and DENIED.search(text, 0, match.start()) is None:
+            return True
+    return False
 
 
 def earliest(hits: Iterable[Hit]) -> Hit | None:
