@@ -184,7 +184,7 @@ def test_the_script_says_that_there_is_no_device(tmp_path: Path) -> None:
     code, found = script(tmp_path)
     parts = {name: part for name, part in found.items() if "skipped" in str(part)}
     assert code == 0
-    assert len(parts) == 9
+    assert len(parts) == 10
     assert all(part == {"skipped": "no CUDA device"} for part in parts.values())
     assert script(tmp_path / ".home", "--out", "no/such/folder.json") == (2, {})
 

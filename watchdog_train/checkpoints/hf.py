@@ -33,6 +33,7 @@ from watchdog_train.checkpoints.formats import (
     refuse_unfinished,
     stale_words,
 )
+from watchdog_train.core.pickle_data import silent
 
 WITNESS = "trainer_state.json"
 """Written last, by rank 0."""
@@ -145,6 +146,7 @@ def _check_adapters(names: set[str]) -> None:
             raise DamagedError(f"{settings} is missing beside {name}")
 
 
+@silent()
 def _saves_only_model(path: str) -> bool | None:
     """save_only_model by the opcodes of the pickle in training_args.bin, which is never run."""
     try:

@@ -19,6 +19,7 @@ from watchdog_train.checkpoints.formats import Candidate, Numbers, a_file
 from watchdog_train.checkpoints.torch_zip import OpenZip
 from watchdog_train.client.layout import EPOCH_NAMES, MOST_COUNTED, STEP_NAMES
 from watchdog_train.core.model import Value
+from watchdog_train.core.pickle_data import silent
 
 _HEAD_BYTES = 64 * 1024
 _HEAD_OPCODES = 200
@@ -102,6 +103,7 @@ def known_by_head(
     return tuple(found)
 
 
+@silent()
 def _words(data: bytes) -> tuple[Any, ...]:
     words = []
     try:
@@ -143,6 +145,7 @@ def is_behind(counted: Mapping[str, int], other: Mapping[str, int]) -> bool:
     return all(one <= two for one, two in pairs) and any(one < two for one, two in pairs)
 
 
+@silent()
 def _top_numbers(data: bytes) -> dict[Any, int]:
     """Keys of the outermost dictionary whose value is a whole number; the stack is followed."""
     found: dict[Any, int] = {}

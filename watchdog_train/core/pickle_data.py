@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import pickletools
 import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 OPCODES_CAP = 20_000_000
@@ -55,6 +58,15 @@ _ARGUMENT = frozenset(
 _NOTHING = frozenset(("PROTO", "FRAME", "STOP"))
 
 
+@contextmanager
+def silent() -> Iterator[None]:
+    """Let no warning of pickletools through about the escapes in text that a damaged pickle seems to hold."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@silent()
 def read(data: bytes, most_opcodes: int = OPCODES_CAP) -> Any:
     """The value that a pickle describes.
 
