@@ -60,7 +60,7 @@ _NOTHING = frozenset(("PROTO", "FRAME", "STOP"))
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Let no warning of pickletools through about the escapes in text that a damaged pickle seems to hold."""
+    """Let no warning through about escapes in the text of a damaged pickle."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
