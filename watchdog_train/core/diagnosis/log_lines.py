@@ -203,12 +203,17 @@ DENIED = re.compile(
     re.IGNORECASE,
 )
 """Before what a remark names: it says that it is not that."""
+IN_VAIN = re.compile(
+    r"\b(?:(?:not|n.t|no) help|no (?:difference|effect|change|improvement)|did nothing|in vain)",
+    re.IGNORECASE,
+)
+"""Behind it: somebody has tried that."""
 _HANGS = r"(?:hang\w*|hung|freez\w*|froze\w*|stuck|deadlock\w*|stall\w*)"
 _COMES = r"(?:come|came|happen\w*|occur\w*|appear\w*|return\w*|seen)"
 _HELPS = re.compile(
     r"\b(?:works?|worked|fine|helps?|helped|fix\w*|solve[sd]?|cure[sd]?|resolve[sd]?|gone|at once|"
     r"through|brought|brings?|back to|down to|go(?:es)? on|went on|complete[sd]?|finish\w*|runs?|"
-    r"ended the|ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
+    r"ended the|needed|ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
     rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS}|"
     rf"(?:not|n.t|never) {_COMES}|(?:start|go)s?(?! again| over))\b",
     re.IGNORECASE,

@@ -16,6 +16,7 @@ from typing import Literal
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
     DENIED,
+    IN_VAIN,
     REMARK,
     LogLine,
     advances,
@@ -239,7 +240,8 @@ def says(text: str, patterns: Sequence[str]) -> bool:
     if not is_remark(text):
         return False
     for match in compiled("|".join(map(_part, patterns))).finditer(text):
-        asks = text[match.end() :].partition(".")[0].rstrip().endswith("?")
+        rest = text[match.end() :].partition(". ")[0].rstrip()
+        asks = rest.endswith("?") or IN_VAIN.search(text, match.start()) is not None
         if not asks and DENIED.search(text, 0, match.start()) is None:
             return True
     return False
