@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import pytest
 
 from tests.checkpoint_samples import LEGACY, look, only, safetensors, torch_zip, write_files
-from watchdog_train.checkpoints.formats import number_in_name
+from watchdog_train.checkpoints.formats import Candidate, by_number_then_time, number_in_name
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,15 @@ def test_newest_by_number_and_unnumbered_by_time(tmp_path):
     write_files(tmp_path, dict.fromkeys(names, torch_zip()))
     found = [os.path.basename(finding.path) for finding in look(tmp_path)]
     assert found == ["last.pt", "ckpt_100.pt", "ckpt_30.pt", "best.pt", "ckpt_20.pt"]
+
+
+def test_ten_thousand_files_without_a_number_are_put_in_order_at_once():
+    """A folder of tensors must not use up the time that the scan of checkpoints has."""
+    rest = {"path": "", "format": "torch", "step": None, "order": None}
+    made = [Candidate(files={"a": (1, time_ns)}, **rest) for time_ns in range(10_000)]
+    began = time.monotonic()
+    assert [*by_number_then_time((*made,))] == made[::-1]
+    assert time.monotonic() - began < 2
 
 
 def test_between_directories_time_decides(tmp_path):

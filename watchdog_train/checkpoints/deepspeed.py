@@ -81,8 +81,7 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
 def _check_shards(files: Sizes, world_size: int | None) -> int:
     """How many optimizer shards there are; each model-parallel part has the same ranks."""
     ranks: dict[tuple[str, int], set[int]] = {}
-    sizes: dict[str, int] = {}
-    """Of the optimizer's."""
+    sizes: dict[str, int] = {}  # of the optimizer's
     for name, (size, _) in files.items():
         if match := _SHARD.match(name):
             key = (match["kind"], int(match["model"]))

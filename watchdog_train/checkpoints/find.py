@@ -24,8 +24,8 @@ _SKIP = frozenset(
     ("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns")
 )
 _ARGUMENTS = re.compile(
-    r"(out(put)?|save|ckpt|checkpoint)_(dir|path|folder)|checkpoints?|(out|output|save|work)dir"
-    r"|(checkpoints|checkpoint_output|work|project|results?|run|exp|log|logging|model)_dir"
+    r"(output|save|ckpt|checkpoint)_(dir|path|folder)|checkpoints?|(out|output|save|work)dir"
+    r"|(out|checkpoints|checkpoint_output|work|project|results?|run|exp|log|logging|model)_dir"
     r"|default_root_dir"
 )
 """Names of options, without dashes, that say where a training writes."""

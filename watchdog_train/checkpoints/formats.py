@@ -252,11 +252,12 @@ def by_number_then_time(candidates: tuple[Candidate, ...]) -> tuple[Candidate, .
 
 
 def _merged(candidates: list[Candidate]) -> list[Candidate]:
-    by_time = sorted(candidates, key=lambda item: item.mtime_ns)[::-1]
+    by_time = sorted(candidates, key=lambda item: item.mtime_ns)
     plain = [item for item in by_time if item.order is None]
     numbered = [item for item in by_time if item.order is not None]
-    result = sorted(numbered, key=lambda item: -(item.order or 0))
-    for item in plain:
-        older = (at for at, other in enumerate(result) if other.mtime_ns < item.mtime_ns)
-        result.insert(next(older, len(result)), item)
+    numbered.sort(key=lambda item: item.order or 0)
+    result: list[Candidate] = []
+    while plain or numbered:  # both have their newest last; thousands are merged in milliseconds
+        later = plain and (not numbered or plain[-1].mtime_ns > numbered[-1].mtime_ns)
+        result.append((plain if later else numbered).pop())
     return result

@@ -35,8 +35,12 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 _HEADER_CAP_BYTES = 16 * 1024 * 1024
 _SHARD_NAME = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
-_DTYPE = re.compile(r"BOOL|(?:BF|[CFIU])(4|6|8|16|32|64)(?:_E\dM\d(?:FNUZ)?)?")
-"""With its bits. The size of a tensor of another type is not checked."""
+_DTYPE_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E5M2FNUZ": 8,
+    "F8_E4M3FNUZ": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "I16": 16, "U16": 16, "F16": 16,
+    "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""The size of a tensor of another type is not checked."""
 
 
 def read_tensor_names(path: str) -> frozenset[str]:
@@ -78,7 +82,7 @@ def read_tensor_names(path: str) -> frozenset[str]:
 def _span(name: str, entry: Any) -> tuple[int, int, str]:
     try:
         begin, end = entry["data_offsets"]
-        shape, known = entry["shape"], _DTYPE.fullmatch(entry["dtype"])
+        shape, bits = entry["shape"], _DTYPE_BITS.get(entry["dtype"])
         numbers = (begin, end, *shape)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"its header is wrong at tensor {name[:80]!r}") from error
@@ -87,7 +91,7 @@ def _span(name: str, entry: Any) -> tuple[int, int, str]:
         or len(shape) > 64
     ):
         raise DamagedError(f"its header is wrong at tensor {name[:80]!r}")
-    if end < begin or (known and math.prod(shape) * int(known[1] or 8) != (end - begin) * 8):
+    if end < begin or (bits is not None and math.prod(shape) * bits != (end - begin) * 8):
         raise DamagedError(f"size and shape of tensor {name[:80]!r} disagree")
     return begin, end, name
 

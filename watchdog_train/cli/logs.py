@@ -141,6 +141,7 @@ def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: 
     known = _ranks_of(run)
     what = f"no line of this output is marked as one of rank {rank}"
     if part.folder and not part.is_rank:  # agents send what their ranks have written together
+        what = what.replace("this output", "this machine's output")
         hint = f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it"
     elif rank in known and apart:
         return click.echo(f"wtrain: rank {rank} has written nothing", err=True)

@@ -73,7 +73,8 @@ def explain(key: str) -> str:
     if named:
         return "\n\n".join(explain(each) for each in named)
     last = (each.rpartition(".")[2] for each in schema.settings())
-    near = schema.closest(key, [*schema.settings(), *schema.sections(), *last])
+    near = schema.closest(key, [*schema.settings(), *schema.sections()])
+    near = near or schema.closest(key, [*last])
     raise WtrainError(
         f"'{key[:80]}' is not a setting",
         hint=f"did you mean '{near}'?" if near else "wtrain config explain lists all settings",

@@ -189,13 +189,11 @@ def _what(verdict: BundleVerdict) -> list[str]:
         lines.append(f"- command: `{' '.join(verdict.command)[:300]}`")
     if verdict.exit is not None:
         lines.append(f"- ended: {ended(verdict)}")
-    if verdict.why == "crash":
-        return lines  # that it was silent, and for how long, is no part of that
     silence = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
-    silence += [f"in phase {verdict.phase}"] if verdict.phase else []
+    silence += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
     if silence:
         lines.append(f"- since: {', '.join(silence)}")
-    if verdict.words:
+    if verdict.words and verdict.why != "crash":  # a crash is none of a watchdog's verdicts
         lines.append(f"- verdict: {verdict.words}")
     return lines
 

@@ -209,6 +209,8 @@ class _Prepared:
     def _after(self, position: int, rank: int | None) -> int:
         """Progress of the same printer: other ranks go on for a while when one has failed."""
         begin, last = bisect_right(self.progress, position), self._ends[position]
+        if last == position and self.movement() == "moving":
+            last = None  # a remark on work that goes on to the end
         end = len(self.progress) if last is None else bisect_right(self.progress, last)
         return sum(1 for at in self.progress[begin:end] if self.lines[at].rank == rank)
 

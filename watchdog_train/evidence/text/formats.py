@@ -205,7 +205,7 @@ _FRAME_GDB_PYTHON = re.compile(
     r"in (?P<name>[\w<>.]{1,200})"
 )
 _FRAME_LLDB = re.compile(
-    r"\s*\*?\s*frame #\d{1,5}: 0x[0-9a-f]+ (?P<library>[^`\s]{1,200})`(?P<name>.*?)"
+    r"\s*\*?\s*frame #\d{1,5}: (?:0x[0-9a-f]+ )?(?P<library>[^`\s]{1,200})`(?P<name>.*?)"
     r"(?: \+ \d+)?(?: at (?P<file>\S+?):(?P<line>\d{1,7})(?::\d+)?)?(?: \[[^\]]*\])?\s*\Z"
 )
 _FRAME_SAMPLE = re.compile(
