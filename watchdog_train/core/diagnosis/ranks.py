@@ -91,9 +91,15 @@ def in_set(sets: Frames, name: str, frame: Frame) -> bool:
 _LIBRARY = re.compile(r"\A(?:nccl|p?mpi_)")
 
 
+_OF_SCRIPTS = ("reducedict", "reduceloss", "reducetensor", "reduceval", "reducemean", "average")
+"""What many a script calls its own function around an all-reduce."""
+
+
 def plain_operation(name: str) -> str:
     """`all_gather` for `_all_gather_base`, `all_gather_into_tensor` and NCCL's `allgather`."""
     text = _LIBRARY.sub("", name.rpartition("::")[2].lower()).replace("_", "")
+    if text.startswith(_OF_SCRIPTS):
+        return "allreduce"
     if "send" in text or "recv" in text:
         return "send or receive"  # one rank sends what another receives: that is no difference
     for suffix in ("intotensor", "tensor", "base", "coalesced", "object", "objectlist", "opts"):
