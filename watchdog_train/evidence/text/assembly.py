@@ -59,21 +59,18 @@ class Assembly:
             return
         if known is not None and key[0] == "loose":  # nothing tells that it is the same process
             known, key = None, ("loose", len(self._found))
-        changed, cpu_share = None, dump.cpu_share
-        if known is not None:
-            changed, cpu_share = known.changed, known.cpu_share
-            if known.threads:
-                changed = bool(changed) or _moved(known.threads, dump.threads)
-        known = known or _process(who, role)
+        known = known or _replace(_process(who, role), cpu_share=dump.cpu_share)
+        changed, threads, how = known.changed, dump.threads, _HOW.get(dump.tool, "text")
+        if known.threads and how != known.how:  # two tools, one look: neither is a movement
+            threads, how = (*known.threads, *threads), known.how or how
+        elif known.threads:
+            changed = changed or _moved(known.threads, threads)
         self._found[key] = _replace(
             known,
-            rank=who.rank,
-            worker=who.worker,
-            threads=dump.threads,
-            how=_HOW.get(dump.tool, "text"),
+            threads=threads,
+            how=how,
             command=_words(dump.command) or known.command,
             state=dump.state or known.state,
-            cpu_share=cpu_share,
             changed=changed,
         )
 
@@ -89,15 +86,15 @@ class Assembly:
                 role = "other"
             if (role, item.rank) in dumped or len(self._found) >= PROCESSES_CAP:
                 continue
-            key: tuple[object, ...] = ("interrupted", role, item.rank, len(self._found))
-            if role == "rank":
-                key = ("interrupted", role, item.rank)  # the last one is the innermost handler
+            # a rank's last one is its innermost handler
+            key = ("interrupted", role, item.rank, role != "rank" and len(self._found))
             found = _process(Who(rank=item.rank), role)
             self._found[key] = _replace(found, threads=(thread,), how="traceback")
 
     def _key(self, who: Who, role: Role) -> tuple[object, ...]:
         if who.pid is not None:
-            return ("pid", who.pid, who.rank)
+            same = (key for key in self._found if who.rank is None and key[:2] == ("pid", who.pid))
+            return next(same, ("pid", who.pid, who.rank))
         if who.rank is not None or who.worker is not None or role == "launcher":
             return (role, who.rank, who.worker)
         return ("loose", role)
