@@ -137,18 +137,19 @@ def moment_of(text: str) -> float:
 
 def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: _Part) -> None:
     """A rank that is silent is no mistake; one that is not there is."""
-    apart = any(gives_ranks_streams(run.attempt(number)) for number in chosen)
-    known = _ranks_of(run)
-    what = f"no line of this output is marked as one of rank {rank}"
+    unmarked = f"output is marked as one of rank {rank}"
     if part.folder and not part.is_rank:  # agents send what their ranks have written together
-        what = what.replace("this output", "this machine's output")
+        what = f"no line of this machine's {unmarked}"
         hint = f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it"
-    elif rank in known and apart:
+    elif rank in (known := _ranks_of(run)) and any(
+        gives_ranks_streams(run.attempt(number)) for number in chosen
+    ):
         return click.echo(f"wtrain: rank {rank} has written nothing", err=True)
     elif known and rank not in known:
         what = f"there is no rank {rank} in this run"
         hint = f"ranks: {', '.join(map(str, sorted(known)[:20]))}"
     else:
+        what = f"no line of this {unmarked}"
         hint = (
             "here ranks share one output; torchrun in the command itself lets wtrain tell them "
             "apart, and torchrun --tee 3 marks each line"

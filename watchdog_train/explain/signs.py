@@ -15,11 +15,7 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_process, is_idle_worker
-from watchdog_train.core.diagnosis.log_lines import (
-    LINE_CAP,
-    says_it_helps,
-    says_stuck,
-)
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP, says_it_helps, says_stuck
 from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled, says
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (

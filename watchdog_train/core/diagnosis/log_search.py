@@ -17,7 +17,6 @@ from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
     DENIED,
     IN_VAIN,
-    REMARK,
     LogLine,
     advances,
     is_remark,
@@ -70,7 +69,7 @@ class LogIndex:
         """Lines that fit one of the patterns, log by log."""
         if not patterns:
             return
-        either = compiled("|".join(map(_part, patterns)))
+        either = _either(patterns)
         for log in self._logs:
             yield from log.hits(either)
 
@@ -100,7 +99,7 @@ class LogIndex:
 
     def repeated(self, patterns: Sequence[str]) -> Hit | None:
         """The last line of a log that ends with the same fitting text, line after line."""
-        either = compiled("|".join(map(_part, patterns)))
+        either = _either(patterns)
         for hit in self.at_end(patterns):
             last = self._logs[hit.log].lines[-_STANDS_STILL:]
             found = [match[0] for line in last if (match := either.search(line.text))]
@@ -158,7 +157,7 @@ class _Prepared:
         counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
         self._counted = [(at, value) for at, value in counted if value is not None]
         self._ends = _ends(self.lines)
-        told = [at for at, line in enumerate(self.lines) if not line.text.startswith(REMARK)]
+        told = [at for at, line in enumerate(self.lines) if not is_remark(line.text)]
         own = [at for at in told if self._ends[at] is None]
         self.end = frozenset((*told[-_END_LINES:], *own[-_END_LINES:]))
         found = advances(self.lines)
@@ -224,7 +223,7 @@ def _ends(lines: Sequence[LogLine]) -> list[int | None]:
     ends: list[int | None] = [None] * len(lines)
     begin: int | None = None
     for at, line in enumerate(lines):
-        command, remark = _COMMAND.match(line.text), line.text.startswith(REMARK)
+        command, remark = _COMMAND.match(line.text), is_remark(line.text)
         if begin is not None and (command or remark):
             ends[begin:at] = [at] * (at - begin)
             begin = None
@@ -241,7 +240,7 @@ def says(text: str, patterns: Sequence[str]) -> bool:
     """Whether a remark says what fits: it neither asks whether, nor denies it."""
     if not is_remark(text):
         return False
-    for match in compiled("|".join(map(_part, patterns))).finditer(text):
+    for match in _either(patterns).finditer(text):
         rest = text[match.end() :].partition(". ")[0].rstrip()
         asks = rest.endswith("?") or IN_VAIN.search(text, match.start()) is not None
         if not asks and DENIED.search(text, 0, match.start()) is None:
@@ -269,6 +268,10 @@ def before(one: Hit, other: Hit) -> bool | None:
     if one.log == other.log:
         return one.position < other.position
     return None
+
+
+def _either(patterns: Sequence[str]) -> re.Pattern[str]:
+    return compiled("|".join(map(_part, patterns)))
 
 
 def _part(pattern: str) -> str:
