@@ -86,7 +86,7 @@ def test_during_a_run_and_with_its_supervisor_dead(tmp_path: Path) -> None:
     (rank,) = now["ranks"]
     assert rank["rank"] == 0
     assert len(rank["workers"]) == 2
-    assert rank["phase"] == "train"
+    assert rank["phase"] in ("train", "checkpoint"), "it saves at every fifth step"
     assert now["can_be_asked_to_save"] is False
     listed = run_wtrain("ps", "--json", cwd=tmp_path).check(0).json()
     assert [run["run_id"] for run in listed["runs"]] == [now["run_id"]]
