@@ -221,6 +221,9 @@ def test_every_problem_of_a_rule_file_is_named_with_its_place(tmp_path):
     with pytest.raises(WtrainError) as caught:
         load_rules([tmp_path])
     text = caught.value.message
+    (tmp_path / "mine.yaml").write_text("a: &a [x]\nb: [" + "*a, " * 9 + "]\n")
+    with pytest.raises(WtrainError, match="over 8 aliases"):
+        load_rules([tmp_path])
     assert "mine.yaml: family mine, signs[0]: " in text
     assert "regular expression" in text
     for words in ("{nobody}", "`purple`", "`later`", "`root` or `waiter`", "`who`", "`nothing`"):
