@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 def offered(cwd: Path, *words: str) -> list[str]:
     """By the function that bash got from us; the last word is being typed."""
     script = """
-eval "$(wtrain completion bash)"
+eval "$(_WTRAIN_COMPLETE=bash_source wtrain)"
 COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 ))
 _wtrain_completion wtrain
 printf '%s\\n' "${COMPREPLY[@]}"

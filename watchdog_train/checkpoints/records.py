@@ -14,16 +14,7 @@ from watchdog_train.checkpoints.files import Sizes
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
 from watchdog_train.checkpoints.pickle_head import is_behind
-from watchdog_train.core.model import SaveRecord, Value
-
-
-class Whose(Value):
-    """The training that wrote a checkpoint; None where nobody knows."""
-
-    ordinal: int | None = None
-    home: str | None = None
-    nth: int | None = None
-    signature: str | None = None
+from watchdog_train.core.model import SaveRecord, Value, Whose
 
 
 class Running(Value):

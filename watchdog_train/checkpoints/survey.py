@@ -20,7 +20,7 @@ from watchdog_train.checkpoints.files import sizes_of
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
-from watchdog_train.checkpoints.records import Records, Running, Whose
+from watchdog_train.checkpoints.records import Records, Running
 from watchdog_train.checkpoints.registry import BY_NAME, newest_first
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
 from watchdog_train.core.model import (
@@ -30,6 +30,7 @@ from watchdog_train.core.model import (
     ScanLevel,
     Survey,
     Value,
+    Whose,
 )
 from watchdog_train.whole_files import answer_question
 

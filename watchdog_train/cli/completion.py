@@ -1,4 +1,4 @@
-"""`wtrain completion`: what a shell needs to complete commands, options, runs and remedies."""
+"""What a shell offers while `wtrain ...` is typed: its function asks us as click does."""
 
 from __future__ import annotations
 
@@ -6,26 +6,7 @@ import click
 
 from watchdog_train.errors import EXIT_REFUSED, EXIT_SUCCESS
 
-SHELLS = ("bash", "zsh", "fish")
 _MOST = 100
-
-
-_HELP = """Print the completion of wtrain for SHELL, to be loaded by its start file.
-
-\b
-bash  eval "$(wtrain completion bash)"       in ~/.bashrc
-zsh   eval "$(wtrain completion zsh)"        in ~/.zshrc
-fish  wtrain completion fish | source        in ~/.config/fish/config.fish
-"""
-
-
-@click.command(help=_HELP)
-@click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
-    """Click's own script for a shell, which calls us back with what is typed."""
-    from watchdog_train.cli.group import build_group
-
-    answer(build_group(), f"{shell}_source")
 
 
 def answer(group: click.Command, instruction: str) -> int:

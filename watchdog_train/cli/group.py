@@ -48,7 +48,6 @@ COMMANDS = {
     "doctor": CommandRow("Prepare", "Try what a night needs of this machine."),
     "clean": CommandRow("Prepare", "Show what ended runs have left behind, and remove it."),
     "key": CommandRow("Prepare", "Print a new key for a job of several machines."),
-    "completion": CommandRow("Prepare", "Print what a shell needs to complete wtrain."),
     "demo": CommandRow("Prepare", "Watch wtrain catch a real hang, in a minute."),
 }
 

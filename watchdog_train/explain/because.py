@@ -28,6 +28,8 @@ _LINE_SHOWN, _TOLD = 300, 60
 _NOT_TOLD_APART = 0.15
 """Taken from a family that has another one close to it."""
 _BEATEN = 0.5
+_OUTWEIGHED = 0.65
+"""A family that is so much less likely explains no other one away."""
 _LATER = 0.75
 """What is left of a failure when another one came before it."""
 _WORKED_ON = 0.75
@@ -116,7 +118,14 @@ def _candidates(scene: Scene, rules: Rules) -> list[_Candidate]:
             fitting.append(_Candidate(rule=rule, match=match, confidence=sure))
         if fitting:
             found.append(max(fitting, key=lambda one: one.confidence))
-    beaten = {name for one in found if one.confidence >= ENOUGH for name in one.rule.beats}
+    likely = {one.rule.family: one.confidence for one in found}
+    beaten = {
+        name
+        for one in found
+        if one.confidence >= ENOUGH
+        for name in one.rule.beats
+        if one.confidence > _OUTWEIGHED * likely.get(name, 0.0)
+    }
     scored = [
         msgspec.structs.replace(
             one,
@@ -184,7 +193,8 @@ def _asks(match: Match, prefix: str) -> bool:
 
 def _own_confidence(match: Match, kind: DiagnosisKind, scene: Scene) -> float:
     sure = match.sign.sure
-    if match.hit is not None and match.hit.progress_after >= MOVED_ON:
+    passed = match.hit is not None and match.hit.progress_after >= MOVED_ON
+    if passed and kind != "slow":
         sure *= _WORKED_ON
     if kind != "hang" or match.bound is None:
         return sure
@@ -206,7 +216,7 @@ def _share_of_later(one: _Candidate, others: list[_Candidate]) -> float:
     share = 1.0
     for other in others:
         first = other.match.hit
-        if other.confidence < ENOUGH:
+        if other.confidence < ENOUGH or other.rule.family in one.rule.beats:
             continue
         if other.rule.symptom:
             if one.rule.symptom and first is not None and before(first, hit) is True:

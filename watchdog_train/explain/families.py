@@ -91,10 +91,10 @@ class Sign(Part):
     """What is true of the job and the machine, by words as in `facts`."""
     log: tuple[str, ...] = ()
     """Regular expressions; one must be found in a line, and no progress after it."""
-    at: Literal["anywhere", "early", "told", "end", "stays", "repeats", "helps"] = "anywhere"
-    """The line may have progress after it; is a remark of whoever pasted it; is the log's last;
-    comes twice, and what it names has no number later; ends the log, three times alike; or says
-    that what fits has helped."""
+    at: Literal["anywhere", "early", "passed", "told", "end", "stays", "helps"] = "anywhere"
+    """The line may have progress after it; has it after each such line; is a remark of whoever
+    pasted it; is the log's last; comes twice, and what it names has no number later; or says
+    that what fits has helped. Of a running job nobody remarks."""
     also: tuple[str, ...] = ()
     """One of these, in any line."""
     unless: tuple[str, ...] = ()

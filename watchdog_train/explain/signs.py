@@ -15,8 +15,8 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_process, is_idle_worker
-from watchdog_train.core.diagnosis.log_lines import LINE_CAP, says_it_helps, says_stuck
-from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled, says
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP, is_remark, says_it_helps, says_stuck
+from watchdog_train.core.diagnosis.log_search import MOVED_ON, Hit, LogIndex, before, compiled, says
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
@@ -174,14 +174,16 @@ class Scene:
 
     def _hit(self, sign: Sign) -> Hit | None:
         """The line that names the cause: first in time, with what must follow it behind it."""
-        if not sign.log:
+        if not sign.log or (sign.at in ("told", "helps") and self.evidence.why == "stall"):
             return None
         if sign.at == "stays":
             return self.logs.stays(sign.log)
         if sign.at == "end":
             return next(self.logs.at_end(sign.log), None)
-        if sign.at == "repeats":
-            return self.logs.repeated(sign.log)
+        if sign.at == "passed":
+            found = [hit for hit in self.logs.hits(sign.log) if not is_remark(hit.line.text)]
+            passed = all(hit.progress_after >= MOVED_ON for hit in found)
+            return found[0] if found and passed else None
         if sign.at == "early":
             return next(self.logs.hits(sign.log), None)
         if sign.at == "told":

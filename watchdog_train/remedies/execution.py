@@ -11,7 +11,6 @@ NOT_A_NETWORK = "^lo,docker,podman,virbr,veth,br-,cni,flannel,cali,tun,tap"
 EXECUTION = (
     Remedy(
         id="omp-1",
-        kind="execution",
         summary="one thread for OpenMP, MKL, OpenBLAS and torch",
         env=THREADS,
         in_process=in_process("omp-1"),
@@ -21,7 +20,6 @@ EXECUTION = (
     ),
     Remedy(
         id="wandb-offline",
-        kind="execution",
         summary="keeps wandb's data on disk instead of sending it",
         env={"WANDB_MODE": "offline"},
         in_process=in_process("wandb-offline"),
@@ -35,7 +33,6 @@ EXECUTION = (
     ),
     Remedy(
         id="no-compile",
-        kind="execution",
         summary="runs without torch.compile",
         **variables("no-compile", TORCH_COMPILE_DISABLE="1"),
         changes="rounding differs from compiled kernels",
@@ -45,42 +42,34 @@ EXECUTION = (
     ),
     Remedy(
         id="compile-threads-1",
-        kind="execution",
         summary="compiles in the main process",
         **variables("compile-threads-1", TORCHINDUCTOR_COMPILE_THREADS="1"),
-        changes="nothing",
         may_break="nothing; compiling takes longer",
         script_line='os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before the import',
     ),
     Remedy(
         id="nccl-p2p-off",
-        kind="execution",
         summary="keeps NCCL off direct transfers between GPUs",
         **variables("nccl-p2p-off", NCCL_P2P_DISABLE="1"),
         precondition="training uses NCCL; without it this has no effect",
-        changes="nothing",
         may_break="nothing; collectives get slower",
         script_line='os.environ["NCCL_P2P_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
     ),
     Remedy(
         id="nccl-ib-off",
-        kind="execution",
         summary="keeps NCCL off InfiniBand and RoCE",
         **variables("nccl-ib-off", NCCL_IB_DISABLE="1"),
         precondition="training uses NCCL over several machines; else this has no effect",
-        changes="nothing",
         may_break="nothing; collectives between machines get much slower",
         script_line='os.environ["NCCL_IB_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
     ),
     Remedy(
         id="nccl-socket-ifname",
-        kind="execution",
         summary="keeps NCCL off interfaces that lead to no other machine",
         **variables("nccl-socket-ifname", NCCL_SOCKET_IFNAME=NOT_A_NETWORK),
         precondition="training uses NCCL; an NCCL_SOCKET_IFNAME of yours is replaced",
-        changes="nothing",
         may_break="a machine that is reached by such an interface only",
         script_line="NCCL_SOCKET_IFNAME=eth0 (the name of yours) on every node, and "
         "GLOO_SOCKET_IFNAME, which takes no exclusions",
@@ -88,22 +77,18 @@ EXECUTION = (
     ),
     Remedy(
         id="raise-ddp-timeout",
-        kind="execution",
         summary="lets ranks wait for each other for two hours",
         in_process=in_process("raise-ddp-timeout", seconds=7200),
         precondition="init_process_group and new_group with a shorter timeout",
-        changes="nothing",
         may_break="nothing; torch's own end of a real hang comes later",
         script_line="init_process_group(timeout=timedelta(hours=2))\n"
         "TrainingArguments(..., ddp_timeout=7200)  # with a Trainer",
     ),
     Remedy(
         id="allocator-expandable",
-        kind="execution",
         summary="lets segments of CUDA memory grow, so that less of it is lost in gaps",
         **variables("allocator-expandable", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
         precondition="training on CUDA; a PYTORCH_CUDA_ALLOC_CONF of yours is replaced",
-        changes="nothing",
         may_break="memory shared between processes by CUDA IPC",
         script_line='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  '
         "# before the import",
@@ -111,12 +96,10 @@ EXECUTION = (
     ),
     Remedy(
         id="debug-detail",
-        kind="execution",
         summary="has torch check every collective, to name the rank that differs",
         **variables("debug-detail", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
         evidence_only=True,
         precondition="for one attempt, because it is slow",
-        changes="nothing",
         # torch 2.13, CPU: DistributedDataParallel over gloo ended so in 5 of 5 trials.
         may_break="with gloo ranks may end with a segmentation fault before their first step",
         needs_allow=True,
@@ -124,22 +107,18 @@ EXECUTION = (
     ),
     Remedy(
         id="launch-blocking",
-        kind="execution",
         summary="waits for every CUDA kernel, so that the stack shows the one that hangs",
         **variables("launch-blocking", CUDA_LAUNCH_BLOCKING="1"),
         evidence_only=True,
         precondition="for one attempt, because it is slow",
-        changes="nothing",
         may_break="nothing; it mends nothing either, it names the kernel",
         script_line="CUDA_LAUNCH_BLOCKING=1 python train.py",
         platforms=("linux", "win32"),
     ),
     Remedy(
         id="plain-retry",
-        kind="execution",
         summary="starts again with nothing changed",
         precondition="the evidence says that the trouble may pass",
-        changes="nothing",
         may_break="nothing",
     ),
 )

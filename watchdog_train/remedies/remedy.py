@@ -17,7 +17,7 @@ class Remedy(RemedySpec):
 
     precondition: str = ""
     """When it may be applied, and who checks that; "" when it always may."""
-    changes: str
+    changes: str = "nothing"
     """What it changes for the result of the training."""
     may_break: str
     script_line: str = ""

@@ -123,13 +123,16 @@ def compare(facts: Sequence[CollectiveFact]) -> Comparison | None:
 def _compared(facts: list[CollectiveFact]) -> Comparison:
     same_seq = len({fact.seq for fact in facts if fact.seq is not None}) <= 1
     ops = Counter(fact.op for fact in facts if fact.op)
+    at = {fact.seq: Counter(f.op for f in facts if f.op and f.seq == fact.seq) for fact in facts}
+    mixed = next((counts for counts in at.values() if len(counts) > 1), None)
     sizes = Counter(fact.size for fact in facts if fact.size)
-    reach = {fact.rank: _reach(fact) for fact in facts}
+    all_tell = all(fact.last_enqueued is not None for fact in facts)
+    reach = {fact.rank: fact.last_enqueued if all_tell else fact.seq for fact in facts}
     reached = {value for value in reach.values() if value is not None}
     relation: Relation = "same"
     culprit: int | None = None
-    if same_seq and len(ops) > 1:
-        relation, culprit = "different-operation", _odd(facts, ops, "op")
+    if mixed is not None:
+        relation, culprit = "different-operation", _odd(facts, mixed, "op")
     elif same_seq and len(sizes) > 1 and not _uneven_by_nature(ops):
         relation, culprit = "different-size", _odd(facts, sizes, "size")
     elif len(reached) > 1:

@@ -34,7 +34,7 @@ _RANK_PREFIX = re.compile(
         \[(?:rank|default|trainer|worker_group_rank)[ _]?(?P<torchrun>\d{1,6})\]:?
       | \[\d{1,4},(?P<mpi>\d{1,6})\](?:<std(?:out|err)>)?:
       | \[?rank[ _]?(?P<word>\d{1,6})\]?\s?[:|>]
-      | (?P<srun>\d{1,4}):(?=\s)(?!\ \[\w+\.)
+      | (?P<srun>\d{1,4}):(?=\s)(?!\ \[\w+\.|\ [-\w.]+,\ [-\w.]+\ avg)
       | \((?P<ray>\w{1,60})(?:\(rank=\d+\))?\ pid=(?P<pid>\d{1,9})(?:,\ ip=[\d.]{1,40})?\)
       | [\w.-]{1,60}-(?P<pod>\d{1,4}):(?=\s)
       | (?=[\d.-]{0,60}[a-z_])[\w.-]{1,60}\s{1,4}\|(?=\s)          # a service's name, no number
@@ -130,14 +130,16 @@ def rank_of(line: LogLine) -> int | None:
 
 _PROGRESS = re.compile(
     r"""(?:
-        (?P<bar>\d{1,12})/(?P<total>\d{1,12})\s\[\d[\d:]*<        # tqdm
+        (?P<bar>\d{1,12})/(?P<total>\d{1,12})\s\[(?:\d[\d:]*<|[=.>]{3})  # tqdm, Keras
       | (?P<part>\d{1,6}(?:\.\d{1,3})?[kMGT]?)i?B?\s?/\s?(?P<whole>\d{1,6}(?:\.\d{1,3})?[kMGT])i?B?
         \s\[\d[\d:]*<                                            # tqdm of bytes
+      | (?P<sent>\d{1,9}(?:\.\d{1,3})?)\ ?MB\ of\ [\d.]{1,12}\ ?MB\ uploaded     # wandb
       | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
       | \b(?:(?:global|training)[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
-      | \A\s{0,8}(?P<first>\d{1,12})\s(?:\|\s(?:train[ _]?)?loss\b|images/sec)
+      | \A\s{0,8}(?P<first>\d{1,12}):?\s(?:\|\s(?:train[ _]?)?loss\b|images/sec|[\d.,\ ]{9,40}avg)
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
+      | \Aepoch\s(?P<round>\d{1,6})/\d{1,6}\s*\Z
       | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b).{0,40}\bloss
     )""",
     re.VERBOSE | re.IGNORECASE,
@@ -229,11 +231,18 @@ _STUCK = re.compile(
     r"(?:not|n.t) (?:done|do|doing) anything|\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already)|"
     r"nothing (?:is|was|gets) (?:written|printed|logged)|has been \w+ (?:minutes|hours|days)|"
     r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
-    r"stands? (?:still|there|here)|"
+    r"(?:stands?|sits?) (?:still|there|here|at)|(?:run|training|it) stop(?:s|ped)|"
     r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
     r"(?:not|n.t) (?:move|continue|come back|go on|return|react)\w*)\b",
     re.IGNORECASE,
 )
+
+
+_DOUBTS = re.compile(
+    r"(?:\A|[.,;?!#] *)(?:is|are|was|does|did|has|could)\b[^.,;?!]*\0[^.,;!]*\?|\0\W{0,2}\?",
+    re.IGNORECASE,
+)
+"""Asks whether it is so; the zero stands for what is asked."""
 
 
 def is_remark(text: str) -> bool:
@@ -247,5 +256,8 @@ def says_it_helps(text: str) -> bool:
 
 
 def says_stuck(text: str) -> bool:
-    """Whether somebody says below their output that it stands still."""
-    return is_remark(text) and _STUCK.search(text) is not None
+    """Whether somebody says below their output that it stands still, and does not ask."""
+    found = _STUCK.search(text) if is_remark(text) else None
+    return found is not None and not _DOUBTS.search(
+        f"{text[: found.start()]}\0{text[found.end() :]}"
+    )

@@ -32,6 +32,10 @@ _END_LINES = 2
 _STAYS = 2
 _NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
 _COMMAND = re.compile(r"(?:\$|%|\S{1,60}@\S{1,80}[$#]) (?P<what>\S.*)")
+_ASIDE = re.compile(
+    r"#.*\b(?:nvidia-smi|ps|h?top|dmesg|journalctl|kern\.log|free|df)\b[^.]{0,40}:\s*\Z"
+)
+"""After such a remark another command's answer follows."""
 _TRAINS = re.compile(
     r"(?:(?:\w+=\S*|sudo|time|nohup) +){0,12}(?:\S*(?:python|torchrun|accelerate|deepspeed|train)|"
     r"\S*run |bash |sh |\./|\S*\.(?:sh|py)\b|srun|make\b|tail\b|cat\b|less\b)"
@@ -96,16 +100,6 @@ class LogIndex:
         for hit in self.hits(patterns):
             if hit.position in self._logs[hit.log].end:
                 yield hit
-
-    def repeated(self, patterns: Sequence[str]) -> Hit | None:
-        """The last line of a log that ends with the same fitting text, line after line."""
-        either = _either(patterns)
-        for hit in self.at_end(patterns):
-            last = self._logs[hit.log].lines[-_STANDS_STILL:]
-            found = [match[0] for line in last if (match := either.search(line.text))]
-            if len(found) == _STANDS_STILL and len(set(found)) == 1:
-                return hit
-        return None
 
     def stays(self, patterns: Sequence[str]) -> Hit | None:
         """The last but one line that fits, if what it names has no number in any later line."""
@@ -176,8 +170,11 @@ class _Prepared:
             position = bisect_right(self._starts, match.start()) - 1
             line = self.lines[position]
             at = self._starts[position] + len(line.text) + 1
-            if pattern.search(line.text) is None:
+            found = pattern.search(line.text)
+            if found is None:
                 continue  # it ran over the end of a line: that may hide what the next one holds
+            if is_remark(line.text) and DENIED.search(line.text, 0, found.start()):
+                continue
             count += 1
             if count > HITS_CAP:
                 return
@@ -229,7 +226,7 @@ def _ends(lines: Sequence[LogLine]) -> list[int | None]:
             begin = None
         if remark:
             ends[at] = at
-        elif command and not _TRAINS.match(command["what"]):
+        if _ASIDE.match(line.text) or (command and not _TRAINS.match(command["what"])):
             begin = at
     if begin is not None:
         ends[begin:] = [len(lines)] * (len(lines) - begin)

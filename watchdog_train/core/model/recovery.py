@@ -45,33 +45,11 @@ class GuiltyNode(Value):
     why: Why
 
 
-class CheckpointRef(Value):
-    """The checkpoint a plan resumes from. Fields as in CheckpointFinding and SaveRecord."""
+class Whose(Value):
+    """The training that wrote a checkpoint; None where nobody knows."""
 
-    path: str
-    format: str
-    step: int | None
-    how_checked: str
     ordinal: int | None = None
     """Which call of train() or fit() wrote it, where the save hook recorded that."""
-    home: str | None = None
-    nth: int | None = None
-    signature: str | None = None
-    saved_at: float | None = None
-    counters: dict[str, int] = msgspec.field(default_factory=dict)
-    copy_of: str | None = None
-
-
-class SaveRecord(Value):
-    """A finished save as the hook inside the training noted it: a line of saves.<pid>.jsonl."""
-
-    path: str
-    """Absolute: the directory of a checkpoint, or its single file."""
-    format: str
-    """"hf", "lightning", "accelerate", "torch" or "safetensors"."""
-    step: int | None = None
-    ordinal: int | None = None
-    output_dir: str | None = None
     home: str | None = None
     """By what the hook knows the training again, where that is not output_dir: Lightning writes
     into a new version_N at every start."""
@@ -80,6 +58,32 @@ class SaveRecord(Value):
     and a script that skips finished folds begins to count its calls anew."""
     signature: str | None = None
     """What was trained; two that differ are two trainings."""
+
+
+class CheckpointRef(Whose):
+    """The checkpoint a plan resumes from."""
+
+    path: str
+    format: str
+    step: int | None
+    how_checked: str
+    saved_at: float | None = None
+    """Unix seconds, by the newest of its files; tells what an earlier run has left."""
+    counters: dict[str, int] = msgspec.field(default_factory=dict)
+    """Step and epoch as the file itself says them, by their names in it; of a single file only."""
+    copy_of: str | None = None
+    """Of a kept copy: the file it was made of."""
+
+
+class SaveRecord(Whose):
+    """A finished save as the hook inside the training noted it: a line of saves.<pid>.jsonl."""
+
+    path: str
+    """Absolute: the directory of a checkpoint, or its single file."""
+    format: str
+    """"hf", "lightning", "accelerate", "torch" or "safetensors"."""
+    step: int | None = None
+    output_dir: str | None = None
     t: float = 0.0
     """Unix seconds, when the save had ended."""
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
@@ -155,27 +159,13 @@ class RestoreAnswer(Value):
     """Why nothing was changed."""
 
 
-class CheckpointFinding(Value):
+class CheckpointFinding(CheckpointRef):
     """One checkpoint that a survey has looked at."""
 
-    path: str
-    format: str
-    step: int | None
     whole: bool | None
     """None: cannot be told (a legacy pickle, a foreign format)."""
     said: str
     """By the check of its files."""
-    how_checked: str
-    ordinal: int | None = None
-    home: str | None = None
-    nth: int | None = None
-    signature: str | None = None
-    saved_at: float | None = None
-    """Unix seconds, by the newest of its files; tells what an earlier run has left."""
-    counters: dict[str, int] = msgspec.field(default_factory=dict)
-    """Step and epoch as the file itself says them, by their names in it; of a single file only."""
-    copy_of: str | None = None
-    """Of a kept copy: the file it was made of."""
 
 
 class Survey(Value):

@@ -88,7 +88,7 @@ class Case(Value):
     def _repeated(self, fact: CrashFact) -> int:
         """How many attempts directly before this one failed the same way, without a gain since."""
         attempts = self.state.attempts[self.state.reopened_after :]
-        after: CheckpointFinding | CheckpointRef | None = self.choice.chosen
+        after: CheckpointRef | None = self.choice.chosen
         count = 0
         for before, attempt in zip(reversed(attempts[:-1]), reversed(attempts), strict=False):
             further = (attempt.last_step or 0) > (before.last_step or 0)
@@ -100,9 +100,7 @@ class Case(Value):
         return count
 
 
-def _is_newer(
-    one: CheckpointFinding | CheckpointRef, other: CheckpointFinding | CheckpointRef | None
-) -> bool:
+def _is_newer(one: CheckpointRef, other: CheckpointRef | None) -> bool:
     if other is None:
         return True
     if one.step is not None and other.step is not None:

@@ -84,7 +84,7 @@ def _is_same(used: CheckpointRef, finding: CheckpointFinding) -> bool:
     return used.path == finding.path and used.saved_at in (None, finding.saved_at)
 
 
-def _before(one: CheckpointRef | CheckpointFinding, saved_at: float | None) -> bool:
+def _before(one: CheckpointRef, saved_at: float | None) -> bool:
     return one.saved_at is None or saved_at is None or one.saved_at <= saved_at
 
 

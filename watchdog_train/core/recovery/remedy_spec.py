@@ -13,7 +13,7 @@ class RemedySpec(Value):
     """What the core must know of a remedy; the catalogue adds what a person wants to read."""
 
     id: str
-    kind: RemedyKind
+    kind: RemedyKind = "execution"
     summary: str
     """What it does, as a clause: `loads data in the main process`."""
     env: dict[str, str] = msgspec.field(default_factory=dict)

@@ -10,7 +10,14 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
-from watchdog_train.core.diagnosis.log_lines import LINE_CAP
+from watchdog_train.core.diagnosis.log_lines import (
+    LINE_CAP,
+    advances,
+    is_remark,
+    progress_of,
+    read_line,
+)
+from watchdog_train.core.diagnosis.log_search import MOVED_ON
 from watchdog_train.core.diagnosis.recorder import looks_like_recorder, read_recorder
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import ExitStatus, Value
@@ -41,6 +48,9 @@ _EXIT = re.compile(
     r"[:=]\s*(?P<code>-?\d{1,3})\b",
     re.IGNORECASE,
 )
+_FAILED_TASK = re.compile(
+    r"srun: error: \S{1,80}: tasks? [\d,-]{1,80}: Exited with exit code [1-9]"
+)
 _EXIT_SIGNAL = re.compile(r"\s*[\"']?signal[\"']?\s*[:=]\s*(?P<number>\d{1,2})\b", re.IGNORECASE)
 
 
@@ -62,7 +72,11 @@ def gather(sources: Sequence[Source]) -> Evidence:
             continue
         reading = read_text(parsed.text)
         assembly.add_reading(reading, who)
-        raised += [_with_rank(item, who.rank) for item in reading.raised]
+        raised += [
+            _with_rank(item, who.rank)
+            for item in reading.raised
+            if not _worked_on(reading.log[item.at_line :])
+        ]
         end = end or _exit(reading)
         lines = thinned(reading.log, share)
         if lines:
@@ -71,7 +85,7 @@ def gather(sources: Sequence[Source]) -> Evidence:
     told = [line for log in logs for line in log.lines]
     processes = assembly.processes(environment(told))
     return Evidence(
-        why="crash" if _crashed(processes, raised, end) else "manual",
+        why="crash" if _crashed(processes, raised, end, told) else "manual",
         processes=processes,
         logs=tuple(logs),
         exit=end,
@@ -84,6 +98,12 @@ def gather(sources: Sequence[Source]) -> Evidence:
 
 def _with_rank(item: Raised, rank: int | None) -> Raised:
     return item if item.rank is not None else msgspec.structs.replace(item, rank=rank)
+
+
+def _worked_on(lines: Sequence[str]) -> bool:
+    """Whether what comes after an exception goes on to its end: then somebody has caught it."""
+    told = [line for line in map(read_line, lines) if not is_remark(line.text)]
+    return bool(told) and progress_of(told[-1].text) is not None and len(advances(told)) >= MOVED_ON
 
 
 def thinned(lines: Sequence[str], chars: int) -> tuple[str, ...]:
@@ -119,12 +139,16 @@ def _ends(lines: list[str], chars: int) -> list[str]:
 
 
 def _crashed(
-    processes: Iterable[ProcessEvidence], raised: Iterable[Raised], end: ExitStatus | None
+    processes: Iterable[ProcessEvidence],
+    raised: Iterable[Raised],
+    end: ExitStatus | None,
+    told: Iterable[str],
 ) -> bool:
     """A crash is a failure of which nothing is left to look at."""
     if any(p.threads for p in processes):
         return False
     failed = end is not None and (bool(end.code) or end.signal is not None)
+    failed = failed or any(map(_FAILED_TASK.match, told))
     return failed or any(not item.interrupted and item.owner != "ignored" for item in raised)
 
 

@@ -100,7 +100,7 @@ def _row(columns: Sequence[str], line: str) -> Row | None:
     values = dict(zip(columns, words, strict=False))
     if not values["pid"].isdigit():
         return None
-    command = values.get("command", "")
+    command = values.get("command", "").lstrip("\\_| ")
     state = values.get("state", "")
     if "<defunct>" in command:
         state = "Z"
