@@ -218,7 +218,7 @@ def test_every_problem_of_a_rule_file_is_named_with_its_place(tmp_path):
         "  - sure: 0.5\n    when: [later]\n    waiter: {}\n    root: {who: parent}\n"
         "  - sure: 0.5\n"
     )
-    with pytest.raises(WtrainError, match="mine.yaml: family mine, signs.0.: ") as caught:
+    with pytest.raises(WtrainError, match=r"mine\.yaml: family mine, signs\[0\]: ") as caught:
         load_rules([tmp_path])
     text = caught.value.message
     (tmp_path / "mine.yaml").write_text("a: &a [x]\nb: [" + "*a, " * 9 + "]\n")

@@ -194,7 +194,7 @@ def _asks(match: Match, prefix: str) -> bool:
 def _own_confidence(match: Match, kind: DiagnosisKind, scene: Scene) -> float:
     sure = match.sign.sure
     passed = match.hit is not None and match.hit.progress_after >= MOVED_ON
-    if passed and kind != "slow":
+    if passed and kind != "slow" and match.sign.at not in ("early", "told"):
         sure *= _WORKED_ON
     if kind != "hang" or match.bound is None:
         return sure

@@ -201,7 +201,8 @@ def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
 
 
 DENIED = re.compile(
-    r"\b(?:no|not|nor|neither|never|isn.t|wasn.t) (?:an?|the|any|on|in|my)? ?\Z",
+    r"\b(?:no|not|nor|neither|never|isn.t|wasn.t) (?:an?|the|any|on|in|my)? ?\Z"
+    r"|\bI (?:thought|assumed|feared)\b[^.,;]*\Z",
     re.IGNORECASE,
 )
 """Before what a remark names: it says that it is not that."""
@@ -232,6 +233,7 @@ _STUCK = re.compile(
     r"nothing (?:is|was|gets) (?:written|printed|logged)|has been \w+ (?:minutes|hours|days)|"
     r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
     r"(?:stands?|sits?) (?:still|there|here|at)|(?:run|training|it) stop(?:s|ped)|"
+    r"here it (?:sits|stays|stands|remains)|stops (?:somewhere|there|here|at|after)|"
     r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
     r"(?:not|n.t) (?:move|continue|come back|go on|return|react)\w*)\b",
     re.IGNORECASE,
@@ -258,6 +260,6 @@ def says_it_helps(text: str) -> bool:
 def says_stuck(text: str) -> bool:
     """Whether somebody says below their output that it stands still, and does not ask."""
     found = _STUCK.search(text) if is_remark(text) else None
-    return found is not None and not _DOUBTS.search(
-        f"{text[: found.start()]}\0{text[found.end() :]}"
-    )
+    if found is None or DENIED.search(text, 0, found.start()):
+        return False
+    return not _DOUBTS.search(f"{text[: found.start()]}\0{text[found.end() :]}")
