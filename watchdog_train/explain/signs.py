@@ -16,7 +16,7 @@ from watchdog_train.core.diagnosis.facts import (
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_process, is_idle_worker
 from watchdog_train.core.diagnosis.log_lines import LINE_CAP, is_remark, says_it_helps, says_stuck
-from watchdog_train.core.diagnosis.log_search import MOVED_ON, Hit, LogIndex, before, compiled, says
+from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled, says
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
@@ -182,7 +182,7 @@ class Scene:
             return next(self.logs.at_end(sign.log), None)
         if sign.at == "passed":
             found = [hit for hit in self.logs.hits(sign.log) if not is_remark(hit.line.text)]
-            passed = all(hit.progress_after >= MOVED_ON for hit in found)
+            passed = all(hit.progress_after for hit in found)
             return found[0] if found and passed else None
         if sign.at == "early":
             return next(self.logs.hits(sign.log), None)

@@ -140,7 +140,8 @@ _PROGRESS = re.compile(
       | \A\s{0,8}(?P<first>\d{1,12}):?\s(?:\|\s(?:train[ _]?)?loss\b|images/sec|[\d.,\ ]{9,40}avg)
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
       | \Aepoch\s(?P<round>\d{1,6})/\d{1,6}\s*\Z
-      | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b).{0,40}\bloss
+      | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b)
+        (?!.{0,20}\b(?:step|iter|batch|it)).{0,40}\bloss
     )""",
     re.VERBOSE | re.IGNORECASE,
 )
