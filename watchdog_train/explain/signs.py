@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from watchdog_train.core.diagnosis.collectives import not_come
+from watchdog_train.core.diagnosis.collectives import SINGLE, not_come
 from watchdog_train.core.diagnosis.facts import (
     BUSY_CPU_SHARE,
     FLAT_CPU_SHARE,
@@ -85,14 +85,14 @@ class Scene:
         evidence, host, recorded = self.evidence, self.evidence.host, self.recorded
         killed = bool(host.oom_kills) and host.oom_since_start
         odd = {p.rank for p in evidence.processes if p.identity in self.odd}
-        seq = recorded.seq if recorded and recorded.seq is not None else _FAR
+        numbers = [fact.seq for fact in self.records if fact.seq is not None]
         found = {
             "stacks": any(process.threads for process in evidence.processes),
             "counts_steps": self.logs.steps() > _STEPS,
             "records-agree": bool(recorded and {recorded.culprit} == odd),
-            "first-collectives": seq < _FIRST,
-            "early-collectives": seq < _EARLY,
-            "tiny": bool(recorded and recorded.single_element),
+            "first-collectives": min(numbers, default=_FAR) < _FIRST,
+            "early-collectives": min(numbers, default=_FAR) < _EARLY,
+            "tiny": bool(self.records) and all(fact.size in SINGLE for fact in self.records),
             "rank0-recorded": any(fact.rank == 0 for fact in self.records),
             "steps-differ": len(set(self.logs.last_steps().values())) > 1,
             "oom-counted": killed,
@@ -184,15 +184,16 @@ class Scene:
             found = [hit for hit in self.logs.hits(sign.log) if not is_remark(hit.line.text)]
             passed = all(hit.progress_after for hit in found)
             return found[0] if found and passed else None
-        if sign.at == "early":
-            return next(self.logs.hits(sign.log), None)
         if sign.at == "told":
             told = (hit for hit in self.logs.hits(sign.log) if says(hit.line.text, sign.log))
             return next(told, None)
         if sign.at == "helps":
             hits = self.logs.hits(sign.log)
             return next((hit for hit in hits if says_it_helps(hit.line.text)), None)
-        hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
+        if sign.at == "early":
+            hit = next(self.logs.hits(sign.log), None)
+        else:
+            hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit
         later = any(before(hit, other) is not False for other in self.logs.hits(sign.then))

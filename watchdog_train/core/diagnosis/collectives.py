@@ -32,14 +32,16 @@ _STATUS = re.compile(
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1,40}))?")
 
 
+SINGLE = ("in 1, out 1", "1", "[[1]]")
+"""Sizes of a single element: a barrier, or a number that ranks agree on."""
+
+
 class Comparison(Value):
     """How the ranks of one group stand to each other."""
 
     relation: Relation
     culprit: int | None
     """The rank that differs or is behind; None when no single one does."""
-    seq: int | None
-    single_element: bool
 
 
 def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact]:
@@ -143,13 +145,7 @@ def _compared(facts: list[CollectiveFact]) -> Comparison:
     return Comparison(
         relation=relation,
         culprit=culprit,
-        seq=min((fact.seq for fact in facts if fact.seq is not None), default=None),
-        single_element=all(fact.size in ("in 1, out 1", "1", "[[1]]") for fact in facts),
     )
-
-
-def _reach(fact: CollectiveFact) -> int | None:
-    return fact.last_enqueued if fact.last_enqueued is not None else fact.seq
 
 
 def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | None, int | None]:

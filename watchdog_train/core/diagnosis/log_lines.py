@@ -135,11 +135,11 @@ _PROGRESS = re.compile(
         \s\[\d[\d:]*<                                            # tqdm of bytes
       | (?P<sent>\d{1,9}(?:\.\d{1,3})?)\ ?MB\ of\ [\d.]{1,12}\ ?MB\ uploaded     # wandb
       | '(?:loss|epoch|train_loss)':\s*['"]?(?P<trainer>[\d.]{1,24})   # transformers
-      | \b(?:(?:global|training)[_ ]?)?(?:step|iter|iters|iteration|batch|update|num_updates)s?\b
+      | \b(?:(?:global|training)[_ ]?)?(?:step|n?iter|iters|iteration|batch|update|num_updates)s?\b
         \s*[:=#|]?\s*\[?\s*(?P<step>\d[\d,]{0,14})
       | \A\s{0,8}(?P<first>\d{1,12}):?\s(?:\|\s(?:train[ _]?)?loss\b|images/sec|[\d.,\ ]{9,40}avg)
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
-      | \Aepoch\s(?P<round>\d{1,6})/\d{1,6}\s*\Z
+      | \bepoch:?\s(?P<round>\d{1,6})(?:/\d{1,6}\s*\Z|\ \[\d{4}-)
       | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b)
         (?!.{0,20}\b(?:step|iter|batch|it)).{0,40}\bloss
     )""",
