@@ -94,7 +94,7 @@ class Sign(Part):
     at: Literal["anywhere", "early", "passed", "told", "end", "stays", "helps"] = "anywhere"
     """The line may have progress after it; has it after each such line; is a remark of whoever
     pasted it; is the log's last; comes twice, and what it names has no number later; or says
-    that what fits has helped. Of a running job nobody remarks."""
+    that what fits has helped. Remarks are in what was pasted alone."""
     also: tuple[str, ...] = ()
     """One of these, in any line."""
     unless: tuple[str, ...] = ()

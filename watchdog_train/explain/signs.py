@@ -105,7 +105,8 @@ class Scene:
             "overloaded": (host.load_per_core or 0) > _LOAD,
             "gpu-shared": bool(host.gpu_others),
             "gpus-spin": host.gpus_spin,
-            "said-stuck": any(says_stuck(line.text) for line, _ in self.logs.lines()),
+            "said-stuck": evidence.pasted
+            and any(says_stuck(line.text) for line, _ in self.logs.lines()),
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())
@@ -174,7 +175,7 @@ class Scene:
 
     def _hit(self, sign: Sign) -> Hit | None:
         """The line that names the cause: first in time, with what must follow it behind it."""
-        if not sign.log or (sign.at in ("told", "helps") and self.evidence.why == "stall"):
+        if not sign.log or (sign.at in ("told", "helps") and not self.evidence.pasted):
             return None
         if sign.at == "stays":
             return self.logs.stays(sign.log)

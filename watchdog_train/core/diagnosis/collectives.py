@@ -7,7 +7,7 @@ Recorder dumps. Compared within one process group; ranks that recorded nothing a
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -125,8 +125,10 @@ def compare(facts: Sequence[CollectiveFact]) -> Comparison | None:
 def _compared(facts: list[CollectiveFact]) -> Comparison:
     same_seq = len({fact.seq for fact in facts if fact.seq is not None}) <= 1
     ops = Counter(fact.op for fact in facts if fact.op)
-    at = {fact.seq: Counter(f.op for f in facts if f.op and f.seq == fact.seq) for fact in facts}
-    mixed = next((counts for counts in at.values() if len(counts) > 1), None)
+    of_number: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
+    for fact in facts:
+        of_number[fact.seq].update([fact.op] if fact.op else [])
+    mixed = next((counts for counts in of_number.values() if len(counts) > 1), None)
     sizes = Counter(fact.size for fact in facts if fact.size)
     all_tell = all(fact.last_enqueued is not None for fact in facts)
     reach = {fact.rank: fact.last_enqueued if all_tell else fact.seq for fact in facts}
@@ -142,10 +144,7 @@ def _compared(facts: list[CollectiveFact]) -> Comparison:
         least = min(reached)
         late = [rank for rank, value in reach.items() if value == least]
         culprit = late[0] if len(late) == 1 or len(late) * 2 < len(reach) else None
-    return Comparison(
-        relation=relation,
-        culprit=culprit,
-    )
+    return Comparison(relation=relation, culprit=culprit)
 
 
 def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | None, int | None]:

@@ -213,6 +213,8 @@ class Evidence(Value):
     world_size: int | None = None
     exceptions: tuple[ExceptionFact, ...] = ()
     """Of processes that are not among these, of torch elastic and of the output, oldest first."""
+    pasted: bool = False
+    """Somebody brought it: a line that begins with # is a remark of theirs."""
 
 
 class BundleVerdict(Value):

@@ -72,11 +72,8 @@ def gather(sources: Sequence[Source]) -> Evidence:
             continue
         reading = read_text(parsed.text)
         assembly.add_reading(reading, who)
-        raised += [
-            _with_rank(item, who.rank)
-            for item in reading.raised
-            if not _worked_on(reading.log[item.at_line :])
-        ]
+        caught = _worked_on(reading.log) if reading.raised else 0
+        raised += [_with_rank(item, who.rank) for item in reading.raised if item.at_line >= caught]
         end = end or _exit(reading)
         lines = thinned(reading.log, share)
         if lines:
@@ -93,6 +90,7 @@ def gather(sources: Sequence[Source]) -> Evidence:
         collectives=tuple(collectives),
         world_size=_world_size(logs),
         exceptions=as_facts(raised, "output"),
+        pasted=True,
     )
 
 
@@ -100,10 +98,13 @@ def _with_rank(item: Raised, rank: int | None) -> Raised:
     return item if item.rank is not None else msgspec.structs.replace(item, rank=rank)
 
 
-def _worked_on(lines: Sequence[str]) -> bool:
-    """Whether what comes after an exception goes on to its end: then somebody has caught it."""
-    told = [line for line in map(read_line, lines) if not is_remark(line.text)]
-    return bool(told) and progress_of(told[-1].text) is not None and len(advances(told)) >= MOVED_ON
+def _worked_on(log: Sequence[str]) -> int:
+    """The line before which each exception was caught, for work goes on to the end; 0: none."""
+    lines = [read_line(line) for line in log]
+    last = next((line for line in reversed(lines) if not is_remark(line.text)), None)
+    if last is None or progress_of(last.text) is None:
+        return 0
+    return next((at for at, _ in advances(lines)[-MOVED_ON:]), 0)
 
 
 def thinned(lines: Sequence[str], chars: int) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ _ASKED = {"PCPU": "%CPU", "C": "", "STATUS": "STAT"}
 _STATUS_FIELD = re.compile(
     r"\s*(?P<key>Name|State|Pid|PPid|wchan|WCHAN|Wchan|syscall|VmRSS|cpu|CPU)\s*[:=]\s*(?P<value>\S.*)"
 )
+_BRANCH = re.compile(r"\A(?:\| ?)*\\_ ")
+"""What `ps --forest` draws before a child's command."""
 _STATE_LETTER = re.compile(r"(?P<letter>[RSDTtZXI])(?:[<NLsl+]{0,5})?(?:\s|\(|\Z)")
 
 
@@ -100,7 +102,7 @@ def _row(columns: Sequence[str], line: str) -> Row | None:
     values = dict(zip(columns, words, strict=False))
     if not values["pid"].isdigit():
         return None
-    command = values.get("command", "").lstrip("\\_| ")
+    command = _BRANCH.sub("", values.get("command", ""))
     state = values.get("state", "")
     if "<defunct>" in command:
         state = "Z"
