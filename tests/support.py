@@ -481,6 +481,14 @@ def run_wtrain(
     return start_wtrain(*args, cwd=cwd, env=env, wtrain=wtrain).result(timeout_s)
 
 
+def run_program(cwd: Path, name: str, *args: str, timeout_s: float = 120) -> CompletedRun:
+    """A program of the zoo under `wtrain run`, with budgets of seconds."""
+    options = ("--config", str(write_fast_config(cwd)))
+    return run_wtrain(
+        "run", *options, "--", *program_command(name, *args), cwd=cwd, timeout_s=timeout_s
+    )
+
+
 def write_fast_config(cwd: Path, extra: str = "") -> Path:
     """A config file with budgets of seconds, for scenarios; returns its path."""
     cwd.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,8 @@ from tests.support import REPOSITORY, TESTS
 PAGE = (REPOSITORY / "docs" / "promises.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (?!promise |---)([^|]+) \|([^|]*)\|$", PAGE, re.MULTILINE)
 RUNS = (
-    r"tests\.support (run|start)_wtrain|subprocess|tests\.(client_runs|nodes|terminal|chaos|slurm)"
+    r"tests\.support (run_program|(run|start)_wtrain)|subprocess|"
+    r"tests\.(client_runs|nodes|terminal|chaos|slurm)"
 )
 
 

@@ -7,7 +7,9 @@ import json
 
 import pytest
 
+from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
+from watchdog_train.core.diagnosis.log_search import LogIndex
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.host_text import host_facts
@@ -236,6 +238,35 @@ def test_ranks_that_print_into_one_stream_are_told_apart():
     ]
 
 
+def test_threads_behind_a_prefix_are_one_process():
+    """The launcher's prefix stands before the empty line between them, too."""
+    text = "".join(
+        f'[rank3]:Thread 0x7f{at} (most recent call first):\n[rank3]:  File "a.py", line 1 in f\n[rank3]:\n'
+        for at in (1, 2)
+    )
+    assert [(dump.rank, len(dump.threads)) for dump in read_text(text).dumps] == [(3, 2)]
+
+
+def test_processes_are_told_apart_and_put_together():
+    """Two containers have a pid 1 each; a debugger without a pid shows the one process there is."""
+    dump = 'Process 1: python train.py\nThread 1 (active): "MainThread"\n    f (a.py:1)\n'
+
+    def read(**texts):
+        return gather([Source(name=name, text=text) for name, text in texts.items()]).processes
+
+    one, two = read(rank0=dump, rank1=dump)
+    assert one.identity != two.identity
+    (both,) = read(py=dump, gdb="#0  poll () at poll.c:29\n")
+    assert [frame.name for thread in both.threads for frame in thread.frames] == ["f", "poll"]
+
+
+def test_who_says_below_the_steps_that_it_stands_is_believed():
+    """Steps that rise prove progress until the last of them."""
+    steps = ("step 1", "step 2", "step 3")
+    for said, moves in (("# fine?", True), ("# hangs now", False), ("# does it hang?", True)):
+        assert LogIndex([LogText(source="log", lines=(*steps, said))]).moves() is moves
+
+
 def test_an_interrupt_is_no_error():
     """Ctrl-C shows where the process was."""
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyboardInterrupt\n'
@@ -293,6 +324,7 @@ def test_process_lists_are_read():
         "me     411  0.0  1.1 Ds   10:00 python train.py\n"
         "me     412 99.0  1.1 R+   10:00 python train.py\n"
         "\nName:\tpython\nState:\tD (disk sleep)\nPid:\t500\nPPid:\t1\n"
+        "ACTOR CLASS STATE JOB PID\na row cut\n"
     )
     rows = merged(read_processes(text.split("\n")))
     assert {pid: row.state for pid, row in rows.items()} == {411: "D", 412: "R", 500: "D"}
@@ -353,6 +385,15 @@ def test_frames_of_the_fault_handler_are_read_without_their_head():
     )
     assert innermost(text) == ["wait", "_jit_compile"]
     assert not read_text('  File "/a/train.py", line 3, in <module>\n').dumps
+
+
+def test_old_py_bt_is_read():
+    """Its first lines are often cut off."""
+    line = "#{} Frame 0x7f0b50000f10, for file /a/{}.py, line 3, in {} (timeout=<float>)\n"
+    assert innermost(line.format(4, "threading", "wait") + line.format(8, "Queue", "get")) == [
+        "wait",
+        "get",
+    ]
 
 
 def test_py_bt_belongs_to_the_native_stack_before_it():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.core.test_trace import line, stopping_at
-from tests.support import program_command, run_wtrain, write_fast_config
+from tests.support import run_program, run_wtrain
 
 pytestmark = pytest.mark.processes
 
@@ -69,9 +69,7 @@ def test_no_trace_at_all(tmp_path: Path, content: bytes | None, reference: str) 
 
 def test_the_trace_of_a_run(tmp_path: Path) -> None:
     """Recorded by the supervisor, judged again with the run's own settings or with others."""
-    config = write_fast_config(tmp_path)
-    command = program_command("sleeping_steps.py", "--steps", "4", "--sleep-s", "1")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check()
+    run = run_program(tmp_path, "sleeping_steps.py", "--steps", "4", "--sleep-s", "1").check()
     header, *samples = (run.run_dir / "trace.jsonl").read_text().splitlines()
     assert json.loads(header) == {"v": 1, "kind": "trace", "poll_s": 0.25, "waits": True}
     read = [json.loads(sample) for sample in samples]

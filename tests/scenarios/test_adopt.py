@@ -88,17 +88,11 @@ def test_training_that_ended_meanwhile(tmp_path: Path) -> None:
     assert run.only("run_finished")["outcome"] == "succeeded"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(170)
 @pytest.mark.parametrize(
     "moment",
-    [
-        pytest.param("first_step", marks=pytest.mark.slow),
-        pytest.param("stall_declared", marks=pytest.mark.slow),
-        pytest.param("signalling", marks=pytest.mark.slow),
-        pytest.param("tree_gone", marks=pytest.mark.slow),
-        pytest.param("plan_made", marks=pytest.mark.slow),
-        pytest.param("attempt_launching", marks=pytest.mark.slow),
-    ],
+    ["first_step", "stall_declared", "signalling", "tree_gone", "plan_made", "attempt_launching"],
 )
 def test_hang_is_cured_by_the_adopter(moment: str, tmp_path: Path) -> None:
     """Killed before or in the middle of a hang's handling: the adopter finishes what was open."""

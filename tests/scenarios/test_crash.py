@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kills, last_line
-from tests.support import program_command, run_wtrain, sentence, write_fast_config
+from tests.support import program_command, run_program, run_wtrain, sentence, write_fast_config
 from watchdog_train.checkpoints.pickle_head import counters
 from watchdog_train.report.history import history
 from watchdog_train.store.log_reading import read_events
@@ -243,9 +243,7 @@ def test_the_same_exception_again(tmp_path: Path) -> None:
 
     Every screen has the exception, its line and no other cause, in its first line.
     """
-    config = write_fast_config(tmp_path)
-    command = program_command("crash_at_step.py", "exception", "--always")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(1)
+    run = run_program(tmp_path, "crash_at_step.py", "exception", "--always").check(1)
     assert_log_is_sound(run)
     assert len(run.of_type("attempt_launched")) == 2, run.describe()
     assert run.only("run_finished")["outcome"] == "failed"
@@ -374,9 +372,7 @@ def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> 
 @pytest.mark.timeout(120)
 def test_a_restart_that_did_not_resume_saves_over_nothing(tmp_path: Path) -> None:
     """It is stopped before its first save; its checkpoint is there still, and a copy of it."""
-    config = write_fast_config(tmp_path)
-    command = program_command("overwrites_in_place.py", "--begins-again")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(76)
+    run = run_program(tmp_path, "overwrites_in_place.py", "--begins-again").check(76)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
     last = tmp_path / "checkpoints" / "last.pt"
@@ -385,7 +381,7 @@ def test_a_restart_that_did_not_resume_saves_over_nothing(tmp_path: Path) -> Non
     told = run.of_type("resume_verified")[-1]
     assert told["contradicted"], run.describe()
     why = sentence(run.only("given_up")["why"])
-    assert f"wtrain run --resume-arg '--resume {{checkpoint}}' -- {command[0]}" in why
+    assert f"wtrain run --resume-arg '--resume {{checkpoint}}' -- {sys.executable}" in why
     assert why.count(f"--resume {last}") == 1
     assert kept["copy"] in why
     assert len(run.of_type("evidence_collected")) == 1, "of the crash, not of what was stopped"
@@ -394,9 +390,7 @@ def test_a_restart_that_did_not_resume_saves_over_nothing(tmp_path: Path) -> Non
 @pytest.mark.timeout(120)
 def test_a_torn_file_is_replaced_by_its_copy_where_the_script_opens_it(tmp_path: Path) -> None:
     """The script knows one path only: the copy is put there, and the torn file beside it."""
-    config = write_fast_config(tmp_path)
-    command = program_command("overwrites_in_place.py", "--own")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    run = run_program(tmp_path, "overwrites_in_place.py", "--own").check(0)
     assert_log_is_sound(run)
     restored = run.only("checkpoint_restored")
     assert Path(restored["aside"]).stat().st_size == 1000

@@ -12,7 +12,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import EXAMPLES, program_command, run_wtrain, write_fast_config
+from tests.support import EXAMPLES, program_command, run_program, run_wtrain, write_fast_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -52,9 +52,7 @@ def test_planted_hang(method: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(175)
 def test_healthy_trainer_is_left_in_peace(tmp_path: Path) -> None:
     """A Trainer without a planted hang runs once; step, total and loss are known."""
-    config = write_fast_config(tmp_path)
-    command = program_command(SCRIPT, "--max_steps", "30")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    run = run_program(tmp_path, SCRIPT, "--max_steps", "30").check(0)
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
     assert not run.of_type("stall_declared"), run.describe()
     assert run.only("run_finished")["warning"] is None, run.describe()

@@ -88,26 +88,18 @@ def test_keepers_that_are_killed_at_their_start(tmp_path: Path, deaths: int) -> 
 
 
 @pytest.mark.needs_subreaper
-def test_exit_code_without_a_keeper(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(7, "failed"), pytest.param(0, "succeeded", marks=pytest.mark.slow)]
+)
+def test_exit_code_without_a_keeper(code: int, outcome: str, tmp_path: Path) -> None:
     """The supervisor has inherited the training, whose output and exit code still arrive."""
-    running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(7)))
+    running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(code)))
     open_gate(tmp_path)
     run = running.result(90)
-    assert run.returncode == 7, run.describe()
-    assert_known(run, 7, None)
+    assert run.returncode == code, run.describe()
+    assert_known(run, code, None)
+    assert run.only("run_finished")["outcome"] == outcome
     assert run.stdout == "on\n"
-
-
-@pytest.mark.slow
-@pytest.mark.needs_subreaper
-def test_success_without_a_keeper(tmp_path: Path) -> None:
-    """A training that ends well is not started again because its keeper could not tell."""
-    running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(0)))
-    open_gate(tmp_path)
-    run = running.result(90)
-    assert run.returncode == 0, run.describe()
-    assert_known(run, 0, None)
-    assert run.only("run_finished")["outcome"] == "succeeded"
 
 
 @pytest.mark.slow

@@ -78,9 +78,7 @@ def assert_resumed_by_hook(run: CompletedRun, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize(
-    "package", ["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_planted_hang(package: str, tmp_path: Path) -> None:
     """The workers deadlock; it resumes from the second epoch and ends with the same weights."""
     run = start(
@@ -103,10 +101,7 @@ def test_planted_hang(package: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize(
-    "strategy",
-    ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp_fork"))],
-)
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_a_rank_that_sleeps(strategy: str, tmp_path: Path) -> None:
     """Lightning's own launchers: both ranks are dumped, ended, and go on from one checkpoint."""
     run = start(

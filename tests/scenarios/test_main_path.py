@@ -22,6 +22,7 @@ from tests.support import (
     children_of,
     is_alive,
     program_command,
+    run_program,
     run_wtrain,
     scenario_environment,
     start_wtrain,
@@ -136,9 +137,7 @@ def test_with_the_default_settings(tmp_path: Path) -> None:
 )
 def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
     """A main process that hangs once is ended with everything it started, and then finishes."""
-    config = write_fast_config(tmp_path)
-    command = program_command(program)
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    run = run_program(tmp_path, program).check(0)
     assert_log_is_sound(run)
     assert_evidence_came_first(run)
     assert_asked_before_killed(run)
@@ -157,9 +156,7 @@ def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
     """A process that hangs while it exits is ended, never restarted, and called a success."""
-    config = write_fast_config(tmp_path)
-    command = program_command("hang_after_finish.py")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    run = run_program(tmp_path, "hang_after_finish.py").check(0)
     assert_tree_is_gone(run)
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
     finished = run.only("run_finished")

@@ -25,6 +25,7 @@ from tests.support import (
     CompletedRun,
     bin_path,
     program_command,
+    run_program,
     run_wtrain,
     sentence,
     write_fast_config,
@@ -376,9 +377,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
 
     Simulated: the forked process says what CUDA would say.
     """
-    config = write_fast_config(tmp_path)
-    command = program_command("remedy_cases.py", "num-proc-none")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=160)
+    run = run_program(tmp_path, "remedy_cases.py", "num-proc-none", timeout_s=160)
     run.check(0)
     assert remedies_of(run) == [[], ["num-proc-none"]], run.describe()
     assert run.of_type("stall_explained")[0]["explanation"]["because"]["family"] == "fork-cuda-init"
@@ -395,9 +394,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
 @pytest.mark.timeout(290)
 def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
     """What the diagnosis names is tried one after the other, in its order, within the restarts."""
-    config = write_fast_config(tmp_path)
-    command = program_command("needs_third_remedy.py")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=280)
+    run = run_program(tmp_path, "needs_third_remedy.py", timeout_s=280)
     run.check(0)
     tried = remedies_of(run)
     assert tried[0] == [], run.describe()
@@ -412,9 +409,7 @@ def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
 @pytest.mark.timeout(290)
 def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
     """With it the training crashes before its first step, so the next attempt is without it."""
-    config = write_fast_config(tmp_path)
-    command = program_command("worse_with_a_remedy.py")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=280)
+    run = run_program(tmp_path, "worse_with_a_remedy.py", timeout_s=280)
     run.check(0)
     tried = remedies_of(run)
     assert "num-workers-0" in tried[1], run.describe()

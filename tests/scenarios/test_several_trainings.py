@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
-from tests.support import CompletedRun, program_command, run_wtrain, write_fast_config
+from tests.support import CompletedRun, run_program
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -24,11 +24,7 @@ ENDED = re.compile(r"^(\S+): ended at (\d+), sum (\S+)$", re.MULTILINE)
 
 def run_mode(mode: str, cwd: Path) -> CompletedRun:
     """A run that hangs once in the last training and reaches its end."""
-    config = write_fast_config(cwd)
-    command = program_command("several_trainings.py", "--mode", mode)
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=cwd, timeout_s=170).check(
-        0
-    )
+    run = run_program(cwd, "several_trainings.py", "--mode", mode, timeout_s=170).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
     assert len(run.of_type("attempt_launched")) == 2, run.describe()

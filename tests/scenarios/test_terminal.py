@@ -167,14 +167,19 @@ def test_a_pipe_that_breaks_stops_nobody(tmp_path: Path) -> None:
     assert output.splitlines() == ["begin", "a line of the training", "end"]
 
 
+def a_shell(tmp_path: Path) -> TerminalCommand:
+    """At its prompt."""
+    command = ["bash", "--norc", "--noprofile", "-i"]
+    shell = TerminalCommand(command, tmp_path, env={"PS1": "> "}, columns=200)
+    shell.wait_for(">")
+    return shell
+
+
 @pytest.mark.slow
 def test_job_control(tmp_path: Path) -> None:
     """Ctrl-Z stops us and not the training; no line of ours is drawn at the shell's prompt."""
     path = script(tmp_path, STEPS)
-    shell = TerminalCommand(
-        ["bash", "--norc", "--noprofile", "-i"], tmp_path, env={"PS1": "> "}, columns=200
-    )
-    shell.wait_for(">")
+    shell = a_shell(tmp_path)
     shell.type(f"'{WTRAIN}' run -- '{sys.executable}' '{path}'\r")
     shell.wait_for(lambda s: s.last.startswith("wtrain: step "))
     shell.type("\x1a")
@@ -201,10 +206,7 @@ def test_job_control(tmp_path: Path) -> None:
 def test_a_background_job_that_is_to_be_still(tmp_path: Path) -> None:
     """`stty tostop`: the kernel would stop us for writing; we hold our words back instead."""
     path = script(tmp_path, STEPS)
-    shell = TerminalCommand(
-        ["bash", "--norc", "--noprofile", "-i"], tmp_path, env={"PS1": "> "}, columns=200
-    )
-    shell.wait_for(">")
+    shell = a_shell(tmp_path)
     shell.type(f"stty tostop; '{WTRAIN}' run -- '{sys.executable}' '{path}' &\r")
     wait_until(lambda: run_directories(tmp_path), 30, "the run begins")
     wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "first_step"), 30, "it steps")

@@ -33,12 +33,12 @@ OF_PROCESSES = frozenset(
     | {"parallel_tokenizers", "serial_tokenizers"}
 )
 OF_THE_JOB = frozenset(
-    {"crash", "stall", "manual", "stacks", "moving", "frozen", "counts_steps", *SIGNALS}
+    {"crash", "stall", "manual", "stacks", "moving", "counts_steps", *SIGNALS}
     | {"alone", "different-operations", "partly-named", "different-places", "some-left", "same"}
     | {"none", "recorded-different-operation", "recorded-different-size", "recorded-behind"}
     | {"recorded-same", "records-agree", "first-collectives", "early-collectives", "tiny"}
     | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible", "gpus-spin", "said-stuck"}
-    | {"shm-full", "shm-free", "swap-full", "swaps", "memory-short", "overloaded", "gpu-shared"}
+    | {"shm-full", "shm-free", "swaps", "memory-short", "overloaded", "gpu-shared"}
     | {"lock-owner-dead"}
 )
 PLACEHOLDERS = ("who", "frame", "line", "others")

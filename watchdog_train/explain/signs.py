@@ -88,6 +88,7 @@ class Scene:
         numbers = [fact.seq for fact in self.records if fact.seq is not None]
         found = {
             "stacks": any(process.threads for process in evidence.processes),
+            "moving": self.logs.moves(),
             "counts_steps": self.logs.steps() > _STEPS,
             "records-agree": bool(recorded and {recorded.culprit} == odd),
             "first-collectives": min(numbers, default=_FAR) < _FIRST,
@@ -99,8 +100,8 @@ class Scene:
             "oom-possible": killed or not (host.oom_since_start and host.oom_kills == 0),
             "shm-full": (host.shm_used_share or 0) > FULL_SHM_SHARE,
             "shm-free": host.shm_used_share is not None and host.shm_used_share <= FULL_SHM_SHARE,
-            "swap-full": (host.swap_used_share or 0) > _SWAP,
-            "swaps": (host.swap_bytes_s or 0) > _SWAP_BYTES_S,
+            "swaps": (host.swap_used_share or 0) > _SWAP
+            or (host.swap_bytes_s or 0) > _SWAP_BYTES_S,
             "memory-short": (host.memory_available_share or 1) < _MEMORY,
             "overloaded": (host.load_per_core or 0) > _LOAD,
             "gpu-shared": bool(host.gpu_others),
@@ -110,7 +111,7 @@ class Scene:
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())
-        words |= {evidence.why, self.standing, self.logs.movement()}
+        words |= {evidence.why, self.standing}
         return frozenset(words | ({f"recorded-{recorded.relation}"} if recorded else set()))
 
     def _signals(self) -> Iterator[str]:
@@ -175,25 +176,22 @@ class Scene:
 
     def _hit(self, sign: Sign) -> Hit | None:
         """The line that names the cause: first in time, with what must follow it behind it."""
-        if not sign.log or (sign.at in ("told", "helps") and not self.evidence.pasted):
+        at, hits = sign.at, self.logs.hits(sign.log)
+        if not sign.log or (at in ("told", "helps") and not self.evidence.pasted):
             return None
-        if sign.at == "stays":
+        if at == "stays":
             return self.logs.stays(sign.log)
-        if sign.at == "end":
+        if at == "end":
             return next(self.logs.at_end(sign.log), None)
-        if sign.at == "passed":
-            found = [hit for hit in self.logs.hits(sign.log) if not is_remark(hit.line.text)]
-            passed = all(hit.progress_after for hit in found)
-            return found[0] if found and passed else None
-        if sign.at == "told":
-            told = (hit for hit in self.logs.hits(sign.log) if says(hit.line.text, sign.log))
-            return next(told, None)
-        if sign.at == "helps":
-            hits = self.logs.hits(sign.log)
+        if at == "told":
+            return next((hit for hit in hits if says(hit.line.text, sign.log)), None)
+        if at == "helps":
             return next((hit for hit in hits if says_it_helps(hit.line.text)), None)
-        if sign.at == "early":
-            hit = next(self.logs.hits(sign.log), None)
-        else:
+        if at == "passed":
+            found = [hit for hit in hits if not is_remark(hit.line.text)]
+            return found[0] if found and all(hit.progress_after for hit in found) else None
+        hit = next(hits, None)
+        if at != "early":
             hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit

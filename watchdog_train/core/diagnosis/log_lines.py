@@ -31,7 +31,7 @@ _MONTHS = {
 
 _RANK_PREFIX = re.compile(
     r"""\s{0,8}(?:
-        \[(?:rank|default|trainer|worker_group_rank)[ _]?(?P<torchrun>\d{1,6})\]:?
+        \[(?:r|rank|default|trainer|worker_group_rank)[ _]?(?P<torchrun>\d{1,6})\]:?
       | \[\d{1,4},(?P<mpi>\d{1,6})\](?:<std(?:out|err)>)?:
       | \[?rank[ _]?(?P<word>\d{1,6})\]?\s?[:|>]
       | (?P<srun>\d{1,4}):(?=\s)(?!\ \[\w+\.|\ [-\w.]+,\ [-\w.]+\ avg)
@@ -140,7 +140,7 @@ _PROGRESS = re.compile(
       | \A\s{0,8}(?P<first>\d{1,12}):?\s(?:\|\s(?:train[ _]?)?loss\b|images/sec|[\d.,\ ]{9,40}avg)
       | \bepoch\b:?\s*\[?\d+[\]/:]?\s*\d*\]?\s*\[\s*(?P<inner>\d{1,12})\s*/\s*\d+(?:\s\(\d+%\))?\]
       | \bepoch:?\s(?P<round>\d{1,6})(?:/\d{1,6}\s*\Z|\ \[\d{4}-)
-      | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\s*(?:[/\],]|\bof\b)
+      | \bepoch\b\s*[:=#]?\s*\[?\s*(?P<epoch>\d{1,6})\b
         (?!.{0,20}\b(?:step|iter|batch|it)).{0,40}\bloss
     )""",
     re.VERBOSE | re.IGNORECASE,
@@ -216,8 +216,8 @@ _HANGS = r"(?:hang\w*|hung|freez\w*|froze\w*|stuck|deadlock\w*|stall\w*)"
 _COMES = r"(?:come|came|happen\w*|occur\w*|appear\w*|return\w*|seen)"
 _HELPS = re.compile(
     r"\b(?:works?|worked|fine|helps?|helped|fix\w*|solve[sd]?|cure[sd]?|resolve[sd]?|gone|at once|"
-    r"through|brought|brings?|back to|down to|go(?:es)? on|went on|complete[sd]?|finish\w*|runs?|"
-    r"ended the|needed|ran|trains?|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
+    r"through|come within|brought|brings?|back to|down to|go(?:es)? on|went on|complete[sd]?|"
+    r"finish\w*|runs?|ended the|needed|ran|trains|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
     rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS}|"
     rf"(?:not|n.t|never) {_COMES}|(?:start|go)s?(?! again| over))\b",
     re.IGNORECASE,
@@ -230,19 +230,22 @@ _HELPS_NOT = re.compile(
 )
 _STUCK = re.compile(
     rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|do(?:es|ing)? nothing|"
-    r"(?:not|n.t) (?:done|do|doing) anything|\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already)|"
+    r"(?:not|n.t) (?:done|do|doing) anything|"
+    r"\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already|on\b)|ever since|still at|"
+    r"no (?:\w+ )?lines? (?:for|since)|"
     r"nothing (?:is|was|gets) (?:written|printed|logged)|has been \w+ (?:minutes|hours|days)|"
     r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
     r"(?:stands?|sits?) (?:still|there|here|at)|(?:run|training|it) stop(?:s|ped)|"
     r"here it (?:sits|stays|stands|remains)|stops (?:somewhere|there|here|at|after)|"
     r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
-    r"(?:not|n.t) (?:move|continue|come back|go on|return|react)\w*)\b",
+    r"(?:not|n.t) (?:move|continue|end|come back|go on|return|react)\w*)\b",
     re.IGNORECASE,
 )
 
 
 _DOUBTS = re.compile(
-    r"(?:\A|[.,;?!#] *)(?:is|are|was|does|did|has|could)\b[^.,;?!]*\0[^.,;!]*\?|\0\W{0,2}\?",
+    r"(?:\A|[.,;?!#] *)(?:is|are|was|does|did|has|could)\b[^.,;?!]*\0[^.,;!]*\?|"
+    r"[.,;?!#] *(?!why|how|what|where|any|so\b|and\b)[^.,;?!]{0,20}\0[^.,;!?]{0,30}\?",
     re.IGNORECASE,
 )
 """Asks whether it is so; the zero stands for what is asked."""
@@ -255,12 +258,12 @@ def is_remark(text: str) -> bool:
 
 def says_it_helps(text: str) -> bool:
     """Whether somebody says that what the line names has helped."""
-    return _HELPS.search(text) is not None and _HELPS_NOT.search(text) is None
+    return bool(_HELPS.search(text)) and not _HELPS_NOT.search(text)
 
 
 def says_stuck(text: str) -> bool:
     """Whether somebody says below their output that it stands still, and does not ask."""
-    found = _STUCK.search(text) if is_remark(text) else None
-    if found is None or DENIED.search(text, 0, found.start()):
+    found = is_remark(text) and _STUCK.search(text)
+    if not found or DENIED.search(text, 0, found.start()):
         return False
     return not _DOUBTS.search(f"{text[: found.start()]}\0{text[found.end() :]}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise
-from typing import Literal
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
@@ -23,11 +22,11 @@ from watchdog_train.core.diagnosis.log_lines import (
     progress_of,
     rank_of,
     read_line,
+    says_stuck,
 )
 from watchdog_train.core.model import Value
 
 HITS_CAP = 200
-Movement = Literal["moving", "frozen", "unknown"]
 _END_LINES = 2
 _STAYS = 2
 _NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
@@ -42,8 +41,6 @@ _TRAINS = re.compile(
 )
 _MOVES = 3
 """So many rising values in a row: it moved until the end of the log."""
-_STANDS_STILL = 3
-"""So many equal values in a row: a bar that is redrawn and does not move."""
 MOVED_ON = 2
 """After so many steps of progress a line of a crash was a warning: one may be a buffer's."""
 
@@ -113,12 +110,9 @@ class LogIndex:
                 return hits[0]
         return None
 
-    def movement(self) -> Movement:
-        """Whether the counter that was printed last still grew at the end of its log."""
-        found = {log.movement() for log in self._logs}
-        if "moving" in found:
-            return "moving"
-        return "frozen" if "frozen" in found else "unknown"
+    def moves(self) -> bool:
+        """Whether the counter that was printed last still grew at the end of some log."""
+        return any(log.moves for log in self._logs)
 
     def last_steps(self) -> dict[int, float]:
         """The last step that each rank printed, where at least two ranks print steps."""
@@ -143,11 +137,7 @@ class _Prepared:
         self.rank = log.rank
         self.lines = [read_line(raw) for raw in log.lines]
         self._text = "\n".join(line.text for line in self.lines)
-        self._starts: list[int] = []
-        at = 0
-        for line in self.lines:
-            self._starts.append(at)
-            at += len(line.text) + 1
+        self._starts = list(accumulate((len(line.text) + 1 for line in self.lines), initial=0))
         counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
         self._counted = [(at, value) for at, value in counted if value is not None]
         self._ends = _ends(self.lines)
@@ -186,26 +176,21 @@ class _Prepared:
                 progress_after=self._after(position, line.rank),
             )
 
-    def movement(self) -> Movement:
-        """Of the counter that was printed last: same value again, later: it stands still."""
+    @cached_property
+    def moves(self) -> bool:
+        """The counter printed last grew to the end, and nobody says below it that all stands."""
         if not self._counted:
-            return "unknown"
-        label = self._counted[-1][1][0]
-        same = [(at, value) for at, (name, value) in self._counted if name == label]
-        values = [value for _, value in same]
-        if len(values) >= _STANDS_STILL and len(set(values[-_STANDS_STILL:])) == 1:
-            return "frozen"
-        if label == "trainer":
-            return "moving" if len(values) >= _MOVES else "unknown"
-        rising = values[-_MOVES:]
-        if len(rising) == _MOVES and all(a < b for a, b in pairwise(rising)):
-            return "moving"
-        return "unknown"
+            return False
+        last, (label, _) = self._counted[-1]
+        values = [value for _, (name, value) in self._counted if name == label][-_MOVES:]
+        if len(values) < _MOVES or any(says_stuck(line.text) for line in self.lines[last:]):
+            return False
+        return label == "trainer" or all(a < b for a, b in pairwise(values))
 
     def _after(self, position: int, rank: int | None) -> int:
         """Progress of the same printer: other ranks go on for a while when one has failed."""
         begin, last = bisect_right(self.progress, position), self._ends[position]
-        if last == position and self.movement() == "moving":
+        if last == position and self.moves:
             last = None  # a remark on work that goes on to the end
         end = len(self.progress) if last is None else bisect_right(self.progress, last)
         return sum(1 for at in self.progress[begin:end] if self.lines[at].rank == rank)
@@ -239,8 +224,8 @@ def says(text: str, patterns: Sequence[str]) -> bool:
         return False
     for match in _either(patterns).finditer(text):
         rest = text[match.end() :].partition(". ")[0].rstrip()
-        asks = rest.endswith("?") or IN_VAIN.search(text, match.start()) is not None
-        if not asks and DENIED.search(text, 0, match.start()) is None:
+        asks = rest.endswith("?") or IN_VAIN.search(text, match.start())
+        if not (asks or DENIED.search(text, 0, match.start())):
             return True
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -53,14 +54,18 @@ class Assembly:
         pid = dump.pid or (by_name.pid if first else None)
         rank = by_name.rank if by_name.rank is not None else dump.rank
         who = Who(role=role, rank=rank, worker=by_name.worker, pid=pid)
+        how = _HOW.get(dump.tool, "text")
         key = self._key(who, role)
+        if key[0] == "loose":  # one process by two tools
+            other = [k for k, one in self._found.items() if one.role == role and one.how != how]
+            key = other[0] if len(other) == 1 else key
         known = self._found.get(key)
         if known is None and len(self._found) >= PROCESSES_CAP:
             return
         if known is not None and key[0] == "loose":  # nothing tells that it is the same process
             known, key = None, ("loose", len(self._found))
         known = known or _replace(_process(who, role), cpu_share=dump.cpu_share)
-        changed, threads, how = known.changed, dump.threads, _HOW.get(dump.tool, "text")
+        changed, threads = known.changed, dump.threads
         if known.threads and how != known.how:  # two tools, one look: neither is a movement
             threads, how = (*known.threads, *threads), known.how or how
         elif known.threads:
@@ -116,6 +121,10 @@ class Assembly:
             )
             for at, one in enumerate(found, start=1)
         ]
+        seen = Counter[int]()
+        for at, one in enumerate(found):  # ranks of several containers may all have the pid 1
+            found[at] = _replace(one, part=seen[one.pid])
+            seen[one.pid] += 1
         ranks = [one for one in found if one.role == "rank"]
         by_rank = {one.rank: one.pid for one in ranks}
         single = ranks[0].pid if len(ranks) == 1 else 0

@@ -110,7 +110,9 @@ def process_head(line: str) -> ProcessHead | None:
     return None
 
 
-_BARE_GDB = re.compile(r"\s*#[0-2]\s\s+(?:0x[0-9a-fA-F]+ in )?\S.* \(")
+_BARE_GDB = re.compile(
+    r"\s*#(?:[0-2]\s\s+(?:0x[0-9a-fA-F]+ in )?\S.* \(|\d{1,3} Frame 0x[0-9a-f]+, for file )"
+)
 
 
 def bare_backtrace(line: str) -> Head | None:

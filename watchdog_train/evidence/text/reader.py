@@ -130,8 +130,7 @@ def read_text(text: str) -> Reading:
 
 def _body(line: str, stripped: str) -> str:
     """The text behind the prefixes with its own indentation, which tells frames from lines."""
-    at = line.find(stripped) if stripped else -1
-    return line[at:] if at >= 0 else line
+    return line[max(0, line.find(stripped)) :] if stripped else ""
 
 
 class _Stream:

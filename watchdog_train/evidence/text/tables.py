@@ -100,7 +100,7 @@ def _row(columns: Sequence[str], line: str) -> Row | None:
     if len(words) < min(len(columns), 3) or "pid" not in columns:
         return None
     values = dict(zip(columns, words, strict=False))
-    if not values["pid"].isdigit():
+    if not values.get("pid", "").isdigit():
         return None
     command = _BRANCH.sub("", values.get("command", ""))
     state = values.get("state", "")
