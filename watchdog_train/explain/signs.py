@@ -40,7 +40,7 @@ _NATIVE_DEPTH = 3
 _COMPILERS = frozenset({"ninja", "nvcc", "cc1plus", "cicc", "ptxas", "hipcc"})
 _STEPS = 2
 _FIRST, _EARLY = 4, 20
-_SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.9, 20e6, 0.09, 3.0
+_SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.6, 20e6, 0.09, 3.0
 
 
 class Bound(Value):
@@ -182,7 +182,7 @@ class Scene:
         if at == "stays":
             return self.logs.stays(sign.log)
         if at == "end":
-            return next(self.logs.at_end(sign.log), None)
+            return self.logs.at_end(sign.log)
         if at == "told":
             return next((hit for hit in hits if says(hit.line.text, sign.log)), None)
         if at == "helps":

@@ -132,16 +132,11 @@ _AT_WORK = "_map_single|_write_generator_to_queue|apply_function*|_call_and_writ
 
 def is_idle_process(threads: Sequence[ThreadStack]) -> bool:
     """Whether it waits for work in all its threads: a loader or pool worker without any."""
-    if not threads:
-        return False
     if is_idle_worker(threads):
         return True
-    for thread in threads:
-        frames = own_frames(thread.frames)
-        if is_idle_helper(thread):
-            continue
-        if any(frame_matches(_AT_WORK, frame) for frame in frames):
-            return False
-        if not any(find_chain(chain, frames) for chain in _IDLE_MAINS):
-            return False
-    return True
+    working = [own_frames(one.frames) for one in threads if not is_idle_helper(one)]
+    return bool(working) and all(
+        any(find_chain(chain, frames) for chain in _IDLE_MAINS)
+        and not any(frame_matches(_AT_WORK, frame) for frame in frames)
+        for frames in working
+    )

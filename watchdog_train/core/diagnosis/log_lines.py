@@ -234,11 +234,13 @@ _STUCK = re.compile(
     r"\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already|on\b)|ever since|still at|"
     r"no (?:\w+ )?lines? (?:for|since)|"
     r"nothing (?:is|was|gets) (?:written|printed|logged)|has been \w+ (?:minutes|hours|days)|"
-    r"no (?:further |more )?(?:output|progress|return)|stays? (?:like|there|at \d)|"
+    r"no (?:further |more )?(?:output|progress|return)|"
+    r"stays? (?:like|there|here|in|for ?ever|for good|at \d)|still not|waited \w+ (?:min|hour)\w*|"
     r"(?:stands?|sits?) (?:still|there|here|at)|(?:run|training|it) stop(?:s|ped)|"
     r"here it (?:sits|stays|stands|remains)|stops (?:somewhere|there|here|at|after)|"
-    r"never (?:returns?|ends?|finish\w*|comes?|starts?)|for (?:\w+ )?hours?|hours? later|"
-    r"(?:not|n.t) (?:move|continue|end|come back|go on|return|react)\w*)\b",
+    r"never (?:returns?|ends?|finish\w*|comes?|starts?|(?:gets |is )?reached)|"
+    r"for (?:\w+ )?hours?|hours? later|"
+    r"(?:not|n.t) (?:move|continue|end|exit|come back|go on|return|react)\w*)\b",
     re.IGNORECASE,
 )
 

@@ -10,7 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
@@ -72,7 +72,7 @@ class LogIndex:
             return
         either = _either(patterns)
         for log in self._logs:
-            yield from log.hits(either)
+            yield from islice(log.hits(either), HITS_CAP)
 
     def first(self, patterns: Sequence[str], *, crashed: bool) -> Hit | None:
         """The first failure in time among the lines that fit.
@@ -92,16 +92,15 @@ class LogIndex:
         """How often some counter reached a new high, in the log where that was most often."""
         return max((len(log.progress) for log in self._logs), default=0)
 
-    def at_end(self, patterns: Sequence[str]) -> Iterator[Hit]:
-        """Lines that fit and with which a log ends."""
-        for hit in self.hits(patterns):
-            if hit.position in self._logs[hit.log].end:
-                yield hit
+    def at_end(self, patterns: Sequence[str]) -> Hit | None:
+        """The first line that fits and with which a log ends."""
+        hits = self.hits(patterns)
+        return next((hit for hit in hits if hit.position in self._logs[hit.log].end), None)
 
     def stays(self, patterns: Sequence[str]) -> Hit | None:
         """The last but one line that fits, if what it names has no number in any later line."""
         for log in self._logs:
-            hits = [hit for hit in self.hits(patterns) if hit.log == log.number][-_STAYS:]
+            hits = list(log.hits(_either(patterns)))[-_STAYS:]
             if len(hits) < _STAYS:
                 continue
             name = _NAMED.search(hits[-1].line.text)
@@ -155,7 +154,7 @@ class _Prepared:
 
     def hits(self, pattern: re.Pattern[str]) -> Iterator[Hit]:
         """Searched in the whole text first: most patterns are in no line at all."""
-        at, count = 0, 0
+        at = 0
         while at <= len(self._text) and (match := pattern.search(self._text, at)):
             position = bisect_right(self._starts, match.start()) - 1
             line = self.lines[position]
@@ -165,9 +164,6 @@ class _Prepared:
                 continue  # it ran over the end of a line: that may hide what the next one holds
             if is_remark(line.text) and DENIED.search(line.text, 0, found.start()):
                 continue
-            count += 1
-            if count > HITS_CAP:
-                return
             yield Hit(
                 line=line,
                 log=self.number,

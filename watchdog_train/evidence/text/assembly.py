@@ -58,7 +58,8 @@ class Assembly:
         key = self._key(who, role)
         if key[0] == "loose":  # one process by two tools
             other = [k for k, one in self._found.items() if one.role == role and one.how != how]
-            key = other[0] if len(other) == 1 else key
+            if len(other) == 1:
+                key = other[0]
         known = self._found.get(key)
         if known is None and len(self._found) >= PROCESSES_CAP:
             return

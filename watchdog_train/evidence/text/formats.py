@@ -117,7 +117,7 @@ _BARE_GDB = re.compile(
 
 def bare_backtrace(line: str) -> Head | None:
     """The first frame of a `bt` that was pasted without its thread."""
-    return Head(tool="gdb", main=True) if _BARE_GDB.match(line) else None
+    return Head(tool="gdb") if _BARE_GDB.match(line) else None
 
 
 _FAULT_FRAME = re.compile(r"\s*File \"[^\"\n]{1,1000}\", line \d{1,7} in [\w<>.]{1,200}\s*\Z")

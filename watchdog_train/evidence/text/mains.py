@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from watchdog_train.core.diagnosis.idle import is_idle_helper
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 
 
@@ -34,4 +35,4 @@ def _main_position(threads: Sequence[ThreadStack], pid: int | None) -> int | Non
         bottom = one.frames[-1].name if one.frames else ""
         if python == ["<module>"] or bottom in ("_start", "__libc_start_main", "main"):
             return at
-    return 0 if len(threads) == 1 else None
+    return 0 if len(threads) == 1 and not is_idle_helper(threads[0]) else None

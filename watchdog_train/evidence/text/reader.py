@@ -31,7 +31,7 @@ _NEXT_THREAD = re.compile(r"\(gdb\) (?:thread \d|bt\b|where\b)")
 _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
     r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
-    r"#\d+ .*|\(gdb\).*|--Type <.*|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
+    r"#\d+ .*|\(gdb\).*|Thread \d+|--Type <.*|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
     r"no stack: .*|Call graph:|-{4,}|(?:Process|Path|Load Address|Identifier|Version|Code Type|"
     r"Platform|Parent Process|Target Type|Date/Time|Launch Time|OS Version|Report Version|"
     r"Analysis Tool|Physical footprint[\w ()]*): .*)\s*\Z"
