@@ -68,8 +68,6 @@ class LogIndex:
 
     def hits(self, patterns: Sequence[str]) -> Iterator[Hit]:
         """Lines that fit one of the patterns, log by log."""
-        if not patterns:
-            return
         either = _either(patterns)
         for log in self._logs:
             yield from islice(log.hits(either), HITS_CAP)
