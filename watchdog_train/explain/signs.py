@@ -40,7 +40,7 @@ _NATIVE_DEPTH = 3
 _COMPILERS = frozenset({"ninja", "nvcc", "cc1plus", "cicc", "ptxas", "hipcc"})
 _STEPS = 2
 _FIRST, _EARLY = 4, 20
-_SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.6, 20e6, 0.09, 3.0
+_SWAP, _SWAP_BYTES_S, _MEMORY, _LOAD = 0.9, 20e6, 0.09, 3.0
 
 
 class Bound(Value):
@@ -190,8 +190,9 @@ class Scene:
         if at == "passed":
             found = [hit for hit in hits if not is_remark(hit.line.text)]
             return found[0] if found and all(hit.progress_after for hit in found) else None
-        hit = next(hits, None)
-        if at != "early":
+        if at == "early":
+            hit = next(hits, None)
+        else:
             hit = self.logs.first(sign.log, crashed=self.evidence.why == "crash")
         if hit is None or not sign.then:
             return hit

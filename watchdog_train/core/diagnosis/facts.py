@@ -28,7 +28,7 @@ from watchdog_train.core.model.waits import ThreadFact, Wait
 FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
 BUSY_CPU_SHARE = 0.2
-FULL_SHM_SHARE = 0.95
+FULL_SHM_SHARE = 0.97
 """Of /dev/shm: hardly a batch fits in the rest."""
 
 How = Literal[

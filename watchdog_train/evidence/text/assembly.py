@@ -56,15 +56,15 @@ class Assembly:
         who = Who(role=role, rank=rank, worker=by_name.worker, pid=pid)
         how = _HOW.get(dump.tool, "text")
         key = self._key(who, role)
-        if key[0] == "loose":  # one process by two tools
-            other = [k for k, one in self._found.items() if one.role == role and one.how != how]
-            if len(other) == 1:
-                key = other[0]
+        if key[0] == "loose" and self._found:
+            only, one = next(iter(self._found.items()))
+            if len(self._found) == 1 and one.role == role and one.how != how:
+                key = only  # one process by two tools
+            elif key in self._found:  # nothing tells that it is the same process
+                key = ("loose", len(self._found))
         known = self._found.get(key)
         if known is None and len(self._found) >= PROCESSES_CAP:
             return
-        if known is not None and key[0] == "loose":  # nothing tells that it is the same process
-            known, key = None, ("loose", len(self._found))
         known = known or _replace(_process(who, role), cpu_share=dump.cpu_share)
         changed, threads = known.changed, dump.threads
         if known.threads and how != known.how:  # two tools, one look: neither is a movement

@@ -112,13 +112,13 @@ def read_text(text: str) -> Reading:
     for stream in streams.values():
         stream.close()
         log += stream.returned()
+    stopped, failed = _STOPPED.search(text), _FAILED.search(text)
     return Reading(
         dumps=tuple(
             dump
             for stream in streams.values()
             for dump in stream.dumps
-            if (dump.tool != "C++" or _STOPPED.search(text))
-            and (dump.tool != "gdb" or not _FAILED.search(text))
+            if (dump.tool != "C++" or stopped) and (dump.tool != "gdb" or not failed)
         ),
         raised=tuple(
             sorted((r for s in streams.values() for r in s.raised), key=lambda r: r.at_line)
