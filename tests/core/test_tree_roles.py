@@ -31,6 +31,8 @@ def row(pid: int, ppid: int, start: int = 1000) -> ProcessRow:
 class Processes:
     """A machine on which nothing happens; `parents` is pid -> ppid."""
 
+    name = "linux"
+
     def __init__(self, parents: Mapping[int, int]) -> None:
         self.rows = {pid: row(pid, ppid) for pid, ppid in parents.items()}
         self.others: dict[int, ProcessRow] = {}
@@ -168,6 +170,56 @@ def tree_beside(others: Mapping[int, dict[str, str] | None]) -> tuple[ProcessTre
     tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
     tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
     return tree, machine
+
+
+JOB_7 = {**OURS, "SLURM_JOB_ID": "7"}
+HANDED_ON = {
+    "atd has started it": ({3: ("atd", 1), 50: ("sh", 3)}, {50: OURS}, "alive", set()),
+    "its spooler has ended": ({50: ("python", 1)}, {50: OURS}, "alive", set()),
+    "an orphan of a dead keeper": ({50: ("python", 1)}, {50: OURS}, "dead", {50}),
+    "the user's systemd adopted it": (
+        {3: ("systemd", 1), 50: ("python", 3)}, {50: OURS}, "dead", {50},
+    ),
+    "spooled, and the keeper died": ({3: ("tsp", 1), 50: ("sh", 3)}, {50: OURS}, "dead", set()),
+    "by a spooler younger than the keeper": (
+        {40: ("tsp", 1), 50: ("python", 40)}, {40: {}, 50: OURS}, "dead", set(),
+    ),
+    "no subreaper": ({50: ("python", 1)}, {50: OURS}, "portable", {50}),
+    "spooled, no subreaper": ({3: ("tsp", 1), 50: ("sh", 3)}, {50: OURS}, "portable", set()),
+    "parents that are hidden from us": ({50: ("python", 3)}, {50: OURS}, "alive", {50}),
+    "a task of srun": (
+        {3: ("slurmd", 1), 12: ("srun", 10), 45: ("slurmstepd", 3), 50: ("python", 45)},
+        {9: JOB_7, 50: JOB_7}, "alive", {12, 50},
+    ),
+    "a job of sbatch beside a task of srun": (
+        {3: ("slurmd", 1), 12: ("srun", 10), 45: ("slurmstepd", 3), 50: ("python", 45)},
+        {9: {**OURS, "SLURM_JOB_ID": "6"}, 50: JOB_7}, "alive", {12},
+    ),
+    "a job of sbatch": ({3: ("slurmstepd", 1), 50: ("sh", 3)}, {50: JOB_7}, "alive", set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_descent_decides_before_the_token(name: str) -> None:
+    """What a process outside of the attempt has started with a member's environment is not ours."""
+    processes, environments, keeper, expected = HANDED_ON[name]
+    machine = Processes({9: os.getpid(), 10: 9, **{pid: up for pid, (_, up) in processes.items()}})
+    for pid, (called, _) in processes.items():
+        machine.rows[pid] = msgspec.structs.replace(machine.rows[pid], name=called)
+    machine.environments = dict(environments)
+    machine.name = "portable" if keeper == "portable" else "linux"
+    if keeper == "dead":
+        del machine.rows[9]
+    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
+    tree.seed(
+        (
+            Member(pid=9, start=1009, role="keeper", ppid=os.getpid()),
+            Member(pid=10, start=1010, role="other", ppid=9),
+        )
+    )
+    for now in (1.0, 2.0):
+        look = tree.look({}, now=now, thorough=True)
+    assert {one.member.pid for one in look.members} - {9, 10} == expected
 
 
 def test_strangers_are_asked_once_for_the_token() -> None:

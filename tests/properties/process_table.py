@@ -44,7 +44,7 @@ class Step:
 
     kind: Kind
     which: int = 0
-    how: Literal["plain", "copied-token", "other-user"] = "plain"
+    how: Literal["plain", "copied-token", "spooled", "other-user"] = "plain"
 
 
 class Table(Protocol):
@@ -234,6 +234,7 @@ class SimulatedTable:
         self.system = self
         self.name = "simulated"
         self.process_group = lambda pid: None
+        self.spooler = self._start(1, shows_token=False)
         self.keeper = self._start(2, shows_token=True).identity
         self.root = self._start(self.keeper.pid, shows_token=True).identity
 
@@ -265,7 +266,7 @@ class SimulatedTable:
         if pid in self.processes:
             return None
         process = self._start(
-            1,
+            self.spooler.pid if how == "spooled" else 1,
             pid=pid,
             shows_token=how != "plain",
             uid=1001 if how == "other-user" else 1000,

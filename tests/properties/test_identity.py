@@ -59,7 +59,7 @@ steps = st.lists(
             ["spawn", "spawn", "hidden", "helper", "deaf", "end", "look", "bystander", "reuse"]
         ),
         which=st.integers(0, 7),
-        how=st.sampled_from(["plain", "copied-token", "other-user"]),
+        how=st.sampled_from(["plain", "copied-token", "spooled", "other-user"]),
     ),
     max_size=14,
 )

@@ -172,6 +172,8 @@ LAUNCHER_MODULES = (
     "deepspeed.launcher.launch",
 )
 
+STEP_DAEMON = "slurmstepd"  # starts the tasks of srun, and jobs of sbatch
+
 # Environment of a supervised training.
 ENV_RUN_ID = "WTRAIN_RUN_ID"
 ENV_TOKEN = "WTRAIN_TOKEN"  # noqa: S105 - the name of a variable
@@ -187,5 +189,6 @@ ENV_ATTEMPT_DIR = "WTRAIN_ATTEMPT_DIR"  # where the client appends saves.<pid>.j
 # JSON {"ranks": [{stream: where that rank may write}, by local rank], "own": {stream: [device,
 # inode] of the keeper's own}}; only a launcher that writes to the latter uses it.
 ENV_RANK_STREAMS = "WTRAIN_RANK_STREAMS"
+ENV_KEEPER = "WTRAIN_KEEPER"  # pid, start, Slurm job (0: none) of the ancestor of all processes
 ENV_NO_WORKER_SERVER = "WTRAIN_NO_WORKER_SERVER"  # 1: no worker server of torch in the ranks
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach

@@ -27,6 +27,39 @@ def own_role(forked, worker_id):
     return L.ROLE_RANK, 0, None, None
 
 
+def is_stranger(environ):
+    """Whether somebody outside of the run, such as a spooler, has started us with its environment.
+
+    The keeper adopts all orphans of the run, so it is above each of its processes while it lives.
+    False where that cannot be read, or where the keeper is in another pid namespace.
+    """
+    try:
+        keeper, start, job = map(int, environ[L.ENV_KEEPER].split())
+        state, _, began = _stat(keeper)
+        if began != start or state in b"ZX":
+            return False
+        _, above, _ = _stat("self")
+        while above > 1 and above != keeper:
+            if _name(above) == L.STEP_DAEMON:  # srun starts its tasks by it
+                return job > 0 and environ.get("SLURM_JOB_ID") != str(job)
+            _, above, _ = _stat(above)
+        return above == 1
+    except Exception:
+        return False
+
+
+def _stat(pid):
+    """State, parent, start in clock ticks."""
+    with open("/proc/" + str(pid) + "/stat", "rb") as file:
+        fields = file.read(4096).rpartition(b")")[2].split()
+    return fields[0], int(fields[1]), int(fields[19])
+
+
+def _name(pid):
+    with open("/proc/" + str(pid) + "/comm", "rb") as file:
+        return file.read(64).strip().decode("utf-8", "replace")
+
+
 def group_rank(arguments):
     """(rank, local rank, world size) by the arguments of init_process_group, then the environment.
 
@@ -83,8 +116,7 @@ def command_line():
 def start_ticks():
     """Start of this process in clock ticks since boot; 0 where /proc does not tell."""
     try:
-        with open("/proc/self/stat", "rb") as file:
-            return int(file.read(4096).rpartition(b")")[2].split()[19])
+        return _stat("self")[2]
     except Exception:
         return 0
 

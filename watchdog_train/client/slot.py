@@ -69,6 +69,7 @@ def configure(environ):
     global settings_json, resume_json, allow_ptracer, worker_server, owner
     directory = environ.get(L.ENV_SLOT_DIR)
     supervised = bool(directory and environ.get(L.ENV_RUN_ID))
+    supervised = supervised and not roles.is_stranger(environ)
     if not supervised:
         return
     slot_dir = os.path.abspath(directory)

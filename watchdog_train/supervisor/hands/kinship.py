@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from watchdog_train.core.model import Member, ProcessId, SlotReading
+from watchdog_train.core.model import Member, ProcessId, ProcessRow, SlotReading
+
+
+def parents(row: ProcessRow, everybody: Mapping[int, ProcessRow]) -> Iterator[ProcessRow]:
+    """Its parent, the parent's parent and so on; a parent is never younger than its child."""
+    for _ in range(len(everybody)):
+        above = everybody.get(row.ppid)
+        if above is None or above.start > row.start:
+            return
+        yield above
+        row = above
 
 
 class Kinship:

@@ -1,13 +1,15 @@
 """Who belongs to the attempt: a continuous record of (pid, start), so that orphans stay known.
 
-Membership is ancestry seen while it existed, or the attempt's token in an environment with the
-same scope; once recorded it outlives the parent. Nothing here sends a signal.
+Membership is ancestry seen while it existed; once recorded it outlives the parent. Where no keeper
+adopts orphans (it is dead, or the system has no subreaper), the attempt's token in an environment
+with the same scope counts, too: but not of what a process outside of the attempt has started.
+Nothing here sends a signal.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from signal import SIGTERM
 
 import msgspec
@@ -24,9 +26,10 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.starting.command_line import starts_ranks
 from watchdog_train.supervisor.hands.accounts import Accounts
-from watchdog_train.supervisor.hands.kinship import Kinship
+from watchdog_train.supervisor.hands.kinship import Kinship, parents
 from watchdog_train.system.protocol import ProcessSystem
 
+JOB = "SLURM_JOB_ID"
 ORPHANED_S = 2.0
 MOST_DEAD = 10_000
 
@@ -123,7 +126,7 @@ class ProcessTree:
         """Recorded when: it was maybe between fork and exec, and its description is not final."""
         self._now = 0.0
         self._strangers: set[ProcessId] = set()
-        """Whose environment has been read and has not our token: it stays as it began."""
+        """Whose environment has not our token, and stays as it began; or who got it handed on."""
         self.rows: Mapping[int, ProcessRow] = {}
         """The newest snapshot, for whoever reaps orphans that were given to us."""
 
@@ -269,10 +272,45 @@ class ProcessTree:
                 and environment.get(layout.ENV_SCOPE) == self._scope
                 and not self._is_older(row)
                 and self._is_this_users(pid)
+                and not self._is_handed_on(row, everybody, known | self._strangers)
             ):
                 self._add(row)
             else:
                 self._strangers.add(row.identity)
+
+    def _is_handed_on(
+        self,
+        row: ProcessRow,
+        everybody: Mapping[int, ProcessRow],
+        strangers: Collection[ProcessId],
+    ) -> bool:
+        """Whether somebody outside of the attempt, such as a spooler, has started it for a member.
+
+        srun lets slurmstepd start the tasks of its own job; what sbatch has started is another job.
+        """
+        keeper = self._keeper.identity
+        if keeper is None:
+            return False
+        adopts = self._system.name == "linux" and not self._keeper.is_dead(everybody)
+        top = row
+        for above in parents(row, everybody):
+            if above.pid in (1, os.getpid()) or above.name == "systemd":
+                return adopts
+            if above.name == layout.STEP_DAEMON:
+                return not self._is_step(above, row)
+            if above.start < keeper.start or above.identity in strangers:
+                return True
+            top = above
+        return adopts and top.ppid == 1  # which may be hidden from us
+
+    def _is_step(self, daemon: ProcessRow, task: ProcessRow) -> bool:
+        """Whether slurmstepd has started a process on behalf of an srun of ours."""
+        jobs = {
+            (self._system.environment(pid, (JOB,)) or {}).get(JOB)
+            for pid in (self._keeper.pid, task.pid)
+        }
+        asked = (one.name == "srun" and one.start <= daemon.start for one in self.members())
+        return any(asked) and len(jobs - {None}) <= 1
 
     def _is_older(self, row: ProcessRow) -> bool:
         """Than the attempt: then its environment says nothing."""
