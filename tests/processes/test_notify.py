@@ -85,14 +85,34 @@ def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
     assert told == [("http #1", True, None)] * len(sink.messages)
     assert SECRET not in run.stdout + run.stderr
     directory = next((tmp_path / "wtrain-runs").glob("bed-*"))
-    told = [path for path in directory.rglob("*") if path.is_file() and path.name != "config.yaml"]
+    told = [path for path in directory.rglob("*") if path.is_file()]
     assert not [path for path in told if SECRET.encode() in path.read_bytes()]
-    assert (directory / "config.yaml").stat().st_mode & 0o077 == 0
     for command in (["status", "--json"], ["report"], ["report", "--json"]):
         assert SECRET not in run_wtrain(*command, cwd=tmp_path).stdout
     assert run.events[-1]["type"] == "notified", run.describe()
     followed = run_wtrain("logs", "-f", cwd=tmp_path).check(0)
     assert "adopt" not in followed.stderr, "a word to others after the end is no death of ours"
+
+
+def test_a_restart_has_its_notifications_from_the_environment(tmp_path: Path) -> None:
+    """No file of the run keeps the URL; without it the restart says so."""
+    with serving(Sink()) as sink:
+        url = sink.url.replace(f"mia:{SECRET}@", "")
+        environment = {"WTRAIN_NOTIFY": url}
+        run = run_wtrain(
+            "run", "--name", "bed", "--", "sh", "-c", "exit 3", cwd=tmp_path, env=environment
+        ).check(3)
+        told = [path for path in run.run_dir.rglob("*") if path.is_file()]
+        assert not [path for path in told if SECRET.encode() in path.read_bytes()]
+        shown = run_wtrain("config", "show", "--json", cwd=tmp_path, env=environment)
+        assert shown.json()["settings"]["notify.urls"] == ["http://[removed]"]
+        before = len(sink.messages)
+        run_wtrain("restart", run.run_dir.name, cwd=tmp_path, env=environment).check(3)
+        assert len(sink.messages) > before
+        before = len(sink.messages)
+        without = run_wtrain("restart", run.run_dir.name, cwd=tmp_path).check(3)
+        assert "no notifications: a run does not keep their URLs" in without.stderr
+        assert len(sink.messages) == before
 
 
 def test_what_happens_within_a_minute_comes_in_one_message(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 ITS_OWN = {"events.jsonl", "launch.json", "plan.json", "output.log", "stdout.log", "stderr.log"}
 """A restart needs the true command line; what the training writes is the training's."""
 VALUES = [
-    f"Zq7{name}{number}" for number, name in enumerate(["argv", "short", "url", "value", "line"])
+    f"Zq7{name}{number}"
+    for number, name in enumerate(
+        ["argv", "short", "url", "value", "line", "pass", "dict", "quoted", "basic", "variable"]
+    )
 ]
 KEY_LINE = "MIIEpAIBAAKCAQEAZq7" + "k" * 45
 SCRIPT = f"""
@@ -27,16 +30,20 @@ def login(key):
 print("-----BEGIN PRIVATE KEY-----\\n{KEY_LINE}\\n{KEY_LINE}\\n-----END PRIVATE KEY-----")
 print("Cookie: session={VALUES[2]}; the value is", os.environ["MY_SECRET"], flush=True)
 login("{VALUES[4]}")
-raise RuntimeError("cannot log in as " + os.environ["MY_SECRET"])
+print("DB_PASS=" + os.environ["DB_PASS"], flush=True)
+said = {{"pass": "{VALUES[6]}"}}
+name = os.environ["MY_SECRET"]
+raise RuntimeError(f"cannot log in as {{name}}: {{said}} password 'a {VALUES[7]}'")
 """
 
 
 def test_no_secret_leaves_the_files_of_the_training(tmp_path: Path) -> None:
     """In argv, environment, output, source line and exception; of a dump and of a crash."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    environment = {"MY_SECRET": VALUES[3]}
+    environment = {"MY_SECRET": VALUES[3], "DB_PASS": VALUES[9]}
     url = f"https://hooks.slack.com/services/T0/{VALUES[2]}"
     command = ["python", "train.py", "--auth", VALUES[0], "-pw", VALUES[1], "--url", url]
+    command += [f"--smtp-pass={VALUES[5]}", "--basic", f"u:{VALUES[8]}", "--db-pass", "12345678901"]
     running = start_wtrain(
         "run", "--max-restarts", "0", "--", *command,
         cwd=tmp_path, env=environment,
@@ -55,7 +62,7 @@ def test_no_secret_leaves_the_files_of_the_training(tmp_path: Path) -> None:
         said = run_wtrain(*name.split(), cwd=tmp_path, env=environment)
         told[Path(name)] = said.stdout + said.stderr
     told[Path("dump")] = dumped.stdout
-    for value in (*VALUES, KEY_LINE):
+    for value in (*VALUES, "12345678901", KEY_LINE):
         assert [str(path) for path, text in told.items() if value in text] == []
     for path in files(run.run_dir, ITS_OWN):
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path

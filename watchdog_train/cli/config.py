@@ -14,7 +14,7 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.config import ConfigError, dump_policy, explain, load
-from watchdog_train.config.schema import flatten
+from watchdog_train.config.text import shown_values
 from watchdog_train.explain.patience import table
 from watchdog_train.report.patience_text import learnt_object, learnt_text, table_text
 from watchdog_train.rules import RulesError, load_rules
@@ -45,7 +45,7 @@ def show(as_json: bool, learnt: bool, **params: Any) -> None:
         return
     loaded = policy_from(params)
     if as_json:
-        values = flatten(loaded.policy)
+        values = shown_values(loaded.policy)
         print_json(sources=loaded.sources, settings=values, origin=loaded.origin)
         return
     made_of = ", ".join(("defaults", *loaded.sources))

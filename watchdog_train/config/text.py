@@ -17,6 +17,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
 
 _WIDTH = 98
+HIDDEN_URL = "[removed]"
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z_-]*")
 
 
@@ -30,7 +31,7 @@ def dump_policy(
         heading: first comment of the file.
         reasons: why a value differs from its default, by key.
     """
-    values = schema.flatten(policy)
+    values = shown_values(policy)
     lines = [*_comment(heading, ""), "# Times take 90, 90s, 10m or 2h.", ""]
     for key, section in in_order():
         indent = "  " * key.count(".")
@@ -47,6 +48,12 @@ def dump_policy(
             lines += _comment(changed, indent)
         lines.append(f"{indent}{name}: {scalar(values[key])}")
     return "\n".join(lines) + "\n"
+
+
+def shown_values(policy: Policy) -> dict[str, Any]:
+    """All values by key; of URLs of notifications the scheme alone: they are secrets."""
+    urls = tuple(f"{url.partition('://')[0]}://{HIDDEN_URL}" for url in policy.notify.urls)
+    return {**schema.flatten(policy), "notify.urls": urls}
 
 
 def preset_policy(name: str) -> Policy:

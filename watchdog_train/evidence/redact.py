@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -18,45 +19,94 @@ from watchdog_train.whole_files import as_json, replace_whole
 
 HIDDEN = "[removed]"
 
-_WORDS = (
-    r"token|secret|passw(?:or)?d|passphrase|passcode|pwd|credential|auth(?!or(?!i[sz]))|cookie|jwt|"
-    r"webhook|session[-_]?(?:id|key)|(?:api|private|access|account|encryption|signing)[-_]?key"
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PASS = _words("pass passwd pswd password passphrase passcode pwd pw")
+_ALWAYS = _PASS - {"pass"} | _words(
+    "secret tkn cred credential cookie jwt webhook authorization apprise sessionid notify"
 )
-_SECRET_NAME = re.compile(
-    rf"(?:{_WORDS}|[-_.]key\Z|\A(?:key|pw|pass)\Z|[-_]pw\Z|\Aaws_|apprise)", re.IGNORECASE
+_OFTEN = _words("token key pass pat auth basic login")
+"""Words of machine learning, too: the other words of a name decide."""
+_DOORS = _words(
+    "access account admin api auth aws azure bearer bot client comet consumer crypt crypto db dec "
+    "decrypt decryption deploy docker enc encrypt encryption gcp gh git github gitlab gl hf hmac "
+    "hub huggingface jupyter kaggle license master mlflow mysql neptune npm oauth openai pg pgp "
+    "postgres private pypi redis refresh root rsa session shared sign signing slack smtp ssh ssl "
+    "storage tls user wandb"
 )
-_SECRET_WORD = re.compile(_WORDS, re.IGNORECASE)
-_HARMLESS = re.compile(
-    r"tokeniz|(?-i:\A(?:OLD)?PWD\Z)|[-_](?:path|file|dir|sock|region|profile)\Z|"
-    r"tokens?[-_]?(?:ids?|types?|per|counts?|length|limit|budget|level|class\w*|drop\w*)(?![a-z])|"
-    r"(?<![a-z0-9])(?:pad|eos|bos|unk|sep|cls|mask|special|added|image|stop)[-_]tokens?\Z|"
-    r"(?<![a-z0-9])(?:max|min|num|n|total|new|mean|avg)[-_]\w*tokens?\Z|"
-    r"(?<![\w.])(?:(?:input|output|prompt|completion|train|eval)[-_])?tokens\Z",
-    re.IGNORECASE,
+"""What a key or a token opens."""
+_OF_MODELS = _words(
+    "accuracy action add added additional all answer article at attention attn audio augment "
+    "augmentation avg back backward band bar batch begin bias blank block bos box budget buffer "
+    "bwd by byte cache cached camera caption category char checkpoint choice chosen chunk ckpt "
+    "class cls color column com compile compute concept config context conv count cross ctx data "
+    "dataset decode decoder default delimiter depth dict dim distill doc document draft drop "
+    "dropout emb embed embedding en encoder end entropy eos eot epoch eval expert feature field "
+    "file filter final first fn forced forward frame func fusion fwd fx generated glob global go "
+    "goal grad graph group gt hash head hidden high hypothesis ids idx ignore image img index "
+    "inference infix init input instance instruction jax join json k keep label lang language last "
+    "latent layer layernorm len length level limit lm load local log logit lookup lora loss low lr "
+    "map mapping mask masked match max mean memory merge merging message metric min missing mixer "
+    "mixing mlm model module monitor multi n name new newline next nlp no noise norm not num "
+    "number object obs observation one optimizer out output over pad padding pair param partition "
+    "passage patch pattern per placeholder point pool pooling pos pose position pred prediction "
+    "prefill prefix premise primary prng prob proj projection prompt proposal pruning q qk qkv "
+    "query question range rank rate ratio reduction regex register rejected rename reserved "
+    "response reward rng rope row sample sampling scheduler score search second seed select self "
+    "sentence sep separator seq sequence shape shard shift single size slot sort sos source "
+    "speaker special speech split src start stat state step stop sub subword suffix summary "
+    "suppress sur system tag target task temporal tensor text tgt think through time title "
+    "tokenize tokenizer tool top topk total train transform transformer tres trigger two type "
+    "under unexpected unique unit unk url used v val valid validation value video vision visual "
+    "vocab weight window with word work"
+)
+"""What a key, a token or a pass of a model is about."""
+_LAST = _words(
+    "path file dir folder sock socket region profile name names type mode method length size count "
+    "timeout ttl policy error exception warning required enabled backend node host shell attempts "
+    "interval provider expiry format version"
+)
+"""Last words of names that say something about a secret."""
+_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_GLUED = re.compile(
+    r"\w*(?:passw(?:or)?d|passphrase|passcode)\w*(?P<password>)|"
+    r"\w*(?:secret(?!ar)|credential|cookie(?!c)|webhook|apprise)\w*|"
+    r"(?P<before>\w+?)(?P<word>pass|pwd|pw|tokens?|tkn|keys?|auth|creds?|pat)"
 )
 _CONSTANT = re.compile(
-    r"(?:None|null|true|false|str|bytes|int|bool|Any|Optional\[\w+\])[,;)\]}]*", re.IGNORECASE
+    r"[\"']?(?:None|null|true|false|str|bytes|int|bool|Any|Optional\[\w+\])[\"',;)\]}]*",
+    re.IGNORECASE,
 )
-_NUMBER = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?[kMGB]?(?:/s)?[,;)\]}]*")
+_NUMBER = re.compile(r"[\"'(\[{]*[-+]?[\d.,]+(?:e[-+]?\d+)?[kMGB]?(?:/s)?[\"',;)\]}]*")
+_SPECIAL = re.compile(r"[\"']?(?:<[^<>\s]{0,80}>|\[[A-Z_]{2,20}\d{0,4}\])[\"',;)\]}]*\Z")
+_RANDOM = re.compile(
+    r"[\"']?(?=[a-z]{0,60}[0-9+/])(?=[a-z0-9]{0,60}[A-Z])(?=\D{0,60}\d)[A-Za-z0-9+/=]{20}"
+)
+_DIGIT = re.compile(r"\d")
 # What stands between quotes (also escaped ones, as in JSON in JSON), or up to the next space.
 _QUOTED = (
     r"[bBrRfFuU]{0,2}(?P<q>\\{0,4}(?:\"\"\"|'''|[\"']))"
     r"(?:(?!(?P=q))(?:\\[^\n]|[^\n])){1,4096}"
 )
 _LIST = r"[(\[{](?=\s?[bru]?\\{0,4}[\"'])[^()\[\]{}\n]{1,2000}[^\s\"']*"
-_VALUE = rf"(?P<value>{_QUOTED}|{_LIST}|[^\s\"'\\][^\s\"']*)"
-_NAME = rf"[\w.-]{{0,128}}(?:{_WORDS}|[-_.]key\b)[\w.-]{{0,32}}"
-_ASSIGNMENT = re.compile(
-    rf"(?P<name>(?<![\w.-]){_NAME})(?P<is>\\{{0,4}}[\"']?[ \t]{{0,4}}[=:]>?[ \t]{{0,4}}){_VALUE}",
-    re.IGNORECASE,
+_VALUE = re.compile(rf"{_QUOTED}|{_LIST}|[^\s\"'\\][^\s\"']{{0,4096}}")
+_END_OF_VALUE = re.compile(r"[\s\"']|\Z")
+_NAMED = re.compile(
+    r"(?<![\w.-])(?:(?<=\\)[nrt])?(?P<name>[\w.-]{1,160})"
+    r"\\{0,4}[\"']?\]?[ \t]{0,4}[=:]>?[ \t]{0,4}"
 )
-_FLAG = re.compile(
-    rf"(?P<name>(?<![\w-])--?(?:{_NAME}|pw|pass|key))(?P<is>[ \t]{{1,4}}|=)(?!-){_VALUE}",
+_OPTION_THEN = re.compile(r"(?<![\w-])(?P<name>--?[A-Za-z][\w.-]{0,160})[ \t]{1,4}(?!-)")
+_QUOTED_AFTER = re.compile(
+    r"\b(?P<name>pass|pwd|passwd|password|passphrase|passcode|secret|credentials?|pat)"
+    r"[ \t]{1,4}(?:(?:is|was)[ \t]{1,4})?(?=\\{0,4}[\"'])",
     re.IGNORECASE,
 )
 _HEADER = re.compile(
     r"(?P<name>(?:authorization|cookie2?)\\{0,4}[\"']?[ \t]*[:=,][ \t]*)"
-    rf"(?P<value>{_QUOTED}|[^\s\"'\\][^\n\"']*)",
+    rf"(?:{_QUOTED}|[^\s\"'\\][^\n\"']*)",
     re.IGNORECASE,
 )
 _LITERAL = rf"{_QUOTED}(?P=q)?"
@@ -77,11 +127,16 @@ _AFTER = {
     # In command lines and headers.
     r"(?<![\w-])(?:-u|--user|--proxy-user)[ =]+[^\s:\"']{1,64}:": r"[^\s\"']+",
     r"(?:bearer|basic(?=\s+(?-i:\S{0,200}(?:[0-9=]|[a-z][A-Z]))))\s+": r"[\w.~+/=-]{8,}",
-    r"\b(?:login|sshpass|mysql\w{0,10})\b[^\n]{0,120}?\s-p\s{0,4}": r"[^\s\"'-][^\s\"']*",
+    r"\b(?:login|sshpass|mysql\w{0,10}|mariadb|mongo\w{0,9})\b[^\n]{0,120}?\s-p\s{0,4}": (
+        r"[^\s\"'-][^\s\"']*"
+    ),
     # In JSON that a service gives for its own login, and in sentences.
     r"[\"']key\\{0,4}[\"']: ?\\{0,4}[\"']": r"(?=[^\"']{0,200}\d)[\w+/=-]{20,}",
-    r"\b(?:passw(?:or)?d|passphrase|passcode|secret|token|api key)s?:?\s+(?:(?:is|was)\s+)?": (
-        r"(?=\S{0,200}\d)(?=\S{0,200}[a-z])[\w+=!@#$%^&*~-]{8,}"
+    r"(?<![\w.-])(?:passw(?:or)?d|passphrase|passcode|secret|token|api key)s?"
+    r":?\s+(?:(?:is|was)\s+)?['\"]?": (r"(?=\S{0,200}\d)(?=\S{0,200}[a-z])[\w+=!@#$%^&*~-]{8,}"),
+    r"\b(?:with|using)\s+(?:the\s+)?(?:pass|pwd|passw(?:or)?d|passphrase)\s+": (
+        r"(?!(?:auth\w*|login|prot\w+|and|or|for|from|is|was|rate|through|of|on|at|in|to|number|"
+        r"over|set|hash\w*|manager|file|prompt|given|required)\b)[^\s\"']+"
     ),
 }
 _SHAPES = (
@@ -134,8 +189,9 @@ def learn(environment: Mapping[str, str]) -> None:
     """Remove the values of its secret-looking variables from now on, wherever they occur."""
     found = set(_known.values)
     for name, value in environment.items():
-        if is_secret_name(name):
-            for part in (value, *value.splitlines()):
+        if is_secret_name(name) and not os.path.exists(value):
+            urls = value.split() if _kind(name) == "notification" else ()
+            for part in (value, *value.splitlines(), *urls):
                 found.update(text for text in _written(part) if len(text) >= _LONG_ENOUGH)
     if found != _known.values:
         _known.values = frozenset(found)
@@ -152,9 +208,73 @@ def _written(value: str) -> tuple[str, ...]:
     return value.strip(), in_url, json.dumps(value)[1:-1]
 
 
+Kind = Literal["password", "secret", "word", "model", "notification"]
+
+
+@lru_cache(8192)
+def _kind(name: str) -> Kind | None:
+    """What a value of this name is; `word`: one word alone, `model`: seldom a secret."""
+    parts = [part.lower() for part in _PART.findall(name)]
+    if not parts or parts[-1] in _LAST or name.strip("-+~") in ("PWD", "OLDPWD"):
+        return None
+    found = {part: word for part in parts if (word := _secret_word(part)) is not None}
+    if parts[0] == "aws" or {"session", "id"} <= {*parts}:
+        found["aws"] = "secret"
+    if not found:
+        return None
+    words, others = {*found.values()}, {*parts} - found.keys()
+    others |= {part.removesuffix("s") for part in others}
+    if words == {"notify"}:
+        return "notification"
+    if len(words) == 1 and words <= _OFTEN and not others & _DOORS:
+        if others & _OF_MODELS or "tokens" in parts or parts == ["keys"]:
+            return "model"
+        if not others and words <= {"key", "pat", "auth", "basic", "login"}:
+            return "word"
+    return "password" if words & _PASS else "secret"
+
+
+def _secret_word(part: str) -> str | None:
+    for word in (part, part.removesuffix("s")):
+        if word in _ALWAYS or word in _OFTEN:
+            return word
+    glued = _GLUED.fullmatch(part)
+    if glued is None:
+        return None
+    word, before = (glued["word"] or "").removesuffix("s"), glued["before"] or ""
+    if word in ("key", "pat"):
+        return word if before in _DOORS else None
+    if before in _OF_MODELS or before + word in ("oldpwd", "sacred", "compas"):
+        return None
+    return "password" if glued["password"] is not None or glued["word"] in _PASS else "secret"
+
+
 def is_secret_name(name: str) -> bool:
     """Whether a variable, an option or a field of this name may hold a secret."""
-    return _SECRET_NAME.search(name) is not None and _HARMLESS.search(name) is None
+    return _kind(name) not in (None, "model")
+
+
+def is_secret(name: str, value: str, *, in_text: bool = False) -> bool:
+    """Whether the value of a variable, an option or a field is one.
+
+    Args:
+        name: of the variable, the option or the field.
+        value: as text, also with the quotes around it.
+        in_text: it is from a text, where `key: word` is mostly no secret.
+    """
+    kind = _kind(name)
+    if kind is None or not value or _CONSTANT.fullmatch(value):
+        return False
+    if kind == "password":
+        return True
+    if kind == "notification":
+        return "://" in value
+    if _NUMBER.fullmatch(value) or _SPECIAL.match(value):
+        return False
+    if kind == "model":
+        return _RANDOM.match(value) is not None
+    looks_like_one = len(value) >= _LONG_ENOUGH and _DIGIT.search(value) is not None
+    return kind != "word" or not in_text or looks_like_one
 
 
 def redact_text(text: str) -> str:
@@ -165,22 +285,25 @@ def redact_text(text: str) -> str:
     for pattern, to in _TABLE:
         text = pattern.sub(to, text)
     text = _LOGIN.sub(lambda call: _LITERAL_ONLY.sub(rf"\g<q>{HIDDEN}\g<q>", call[0]), text)
-    text = _HEADER.sub(_hide_value, text)
-    text = _FLAG.sub(_hide_value, text)
-    text = _ASSIGNMENT.sub(_hide_value, text)
+    text = _HEADER.sub(rf"\g<name>\g<q>{HIDDEN}", text)
+    for pattern in (_OPTION_THEN, _NAMED, _QUOTED_AFTER):
+        text = _without_values(text, pattern)
     return _FORTY_HEX.sub(_hide_hex, text)
 
 
-def _hide_value(match: re.Match[str]) -> str:
-    groups = match.groupdict()
-    name, value = groups["name"], groups["value"]
-    if _HARMLESS.search(name) or _CONSTANT.fullmatch(value):
-        return match[0]
-    if "token" in name.lower() and _NUMBER.fullmatch(value):
-        return match[0]
-    if not _SECRET_WORD.search(name) and (len(value) < _LONG_ENOUGH or not re.search(r"\d", value)):
-        return match[0]  # some key: of a table, not of a door
-    return f"{name}{groups.get('is') or ''}{groups['q'] or ''}{HIDDEN}"
+def _without_values(text: str, pattern: re.Pattern[str]) -> str:
+    kept: list[str] = []
+    done = at = 0
+    while (named := pattern.search(text, at)) is not None:
+        at = named.end()
+        if _kind(named["name"]) is None or (found := _VALUE.match(text, at)) is None:
+            continue
+        if is_secret(named["name"], found[0], in_text=pattern is _NAMED):
+            kept += [text[done:at], found["q"] or "", HIDDEN]
+            done = at = found.end()
+            if not found["q"] and (end := _END_OF_VALUE.search(text, at)) is not None:
+                done = at = end.start()
+    return "".join([*kept, text[done:]])
 
 
 def _hide_hex(match: re.Match[str]) -> str:
@@ -225,9 +348,10 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
     before = ""
     for argument in argv:
         name, equals, _ = argument.partition("=")
-        if before.startswith("-") and _is_secret_option(before) and not _OPTION.fullmatch(argument):
+        is_option = before.startswith("-") and not _OPTION.fullmatch(argument)
+        if is_option and _is_secret_option(before, argument):
             kept.append(HIDDEN)
-        elif equals and _is_secret_option(name):
+        elif equals and _is_secret_option(name, argument[len(name) + 1 :]):
             kept.append(f"{name}={HIDDEN}")
         elif before in ("-u", "--user", "--proxy-user") and ":" in argument:
             kept.append(HIDDEN)
@@ -237,8 +361,8 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _is_secret_option(name: str) -> bool:
-    return re.fullmatch(r"[-+~]*[\w./-]+", name) is not None and is_secret_name(name.lstrip("-+~"))
+def _is_secret_option(name: str, value: str) -> bool:
+    return re.fullmatch(r"[-+~]*[\w./-]+", name) is not None and is_secret(name, value)
 
 
 def _redact_named(name: str, text: str) -> str:
@@ -267,8 +391,7 @@ def _redacted(value: Any, name: str, seen: dict[tuple[str, str], str]) -> Any:
     if not isinstance(value, str) or name in _FOLLOWED:
         return value
     if (name, value) not in seen:  # the same frames stand in every stack
-        hidden = value and is_secret_name(name)
-        seen[name, value] = HIDDEN if hidden else _redact_named(name, value)
+        seen[name, value] = HIDDEN if is_secret(name, value) else _redact_named(name, value)
     return seen[name, value]
 
 

@@ -26,7 +26,7 @@ from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.keeping import remove_copies
 from watchdog_train.supervisor.metrics import Metrics
-from watchdog_train.supervisor.notifier import Notifier
+from watchdog_train.supervisor.notifier import Notifier, known_urls
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.report_page import ReportPage
@@ -69,8 +69,12 @@ class Supervisor:
         self._performer = Performer(context, self._observer, hands)
         self._telling = Telling(context.policy.output, context.display)
         self._page = ReportPage(context.children, context.directory.path)
+        urls = known_urls(context.policy.notify.urls, context.environment, cwd=context.cwd)
+        if context.policy.notify.urls and not urls:
+            hint = "WTRAIN_NOTIFY names them again"
+            context.display.say(f"wtrain: no notifications: a run does not keep their URLs; {hint}")
         self._notifier = Notifier(
-            context.policy.notify.urls,
+            urls,
             every_s=context.policy.notify.every_s,
             children=context.children,
             staging_dir=context.staging_dir,

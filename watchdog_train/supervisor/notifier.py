@@ -6,12 +6,16 @@ Must not wait, but for the last message of a run, and then with a bound.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from watchdog_train.config import load_policy
+from watchdog_train.config.text import HIDDEN_URL
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
+from watchdog_train.errors import WtrainError
 from watchdog_train.notify.channels import Answer, Message, Order, Parcel, names
 from watchdog_train.report.notify_words import news, title
 from watchdog_train.supervisor.children import ChildTable
@@ -21,6 +25,17 @@ from watchdog_train.supervisor.undelivered import Undelivered
 CHILD_S = 15.0
 LAST_S = 16.0
 """At the end of a run, for a message on its way and for the last one: the exit code waits."""
+
+
+def known_urls(urls: Sequence[str], environment: Mapping[str, str], *, cwd: str) -> tuple[str, ...]:
+    """The URLs of a run; one that goes on has them from the environment or wtrain.yaml again."""
+    known = tuple(url for url in urls if not url.endswith(HIDDEN_URL))
+    if urls and not known:
+        known = tuple(environment.get("WTRAIN_NOTIFY", "").split())
+    if urls and not known:
+        with suppress(WtrainError):
+            known = load_policy(directory=Path(cwd)).notify.urls
+    return known
 
 
 class Notifier:

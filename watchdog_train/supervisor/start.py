@@ -158,7 +158,6 @@ def write_settings(
         WtrainError: a file cannot be written.
     """
     try:
-        # URLs of notifications can be secrets; the directory may be copied with its files' modes.
         replace_whole(directory.config, dump_policy(policy).encode())
         keep_environment(directory, environment)
     except OSError as error:
