@@ -17,7 +17,7 @@ from watchdog_train.cli import group
 from watchdog_train.config import schema
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.text import dump_policy, in_order, preset_policy, scalar
-from watchdog_train.core.recovery.ladder import RUNGS
+from watchdog_train.core.recovery.ladder import FALLBACK
 from watchdog_train.explain import families as rule_types
 from watchdog_train.explain.because import ENOUGH
 from watchdog_train.explain.families import (
@@ -168,14 +168,9 @@ def remedies_page() -> str:
     lines += ["", "## When the cause is not known", ""]
     lines += [
         "A hang whose cause is unknown gets a plain restart first. If it hangs again without",
-        "progress, wtrain tries these fallback settings, one row for each further attempt.",
+        f"progress, wtrain tries fallback settings: {', '.join(f'`{name}`' for name in FALLBACK)}.",
         "It leaves out a setting that would change nothing: no DataLoader worker, or one thread.",
         "They are experiments: wtrain never recommends to keep them.",
-        "",
-    ]
-    lines += [
-        f"{number}. {', '.join(f'`{name}`' for name in names)}"
-        for number, names in enumerate(RUNGS, start=1)
     ]
     lines += ["", "## What every attempt has by itself", "", "| id | what is done |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(text)} |" for name, text in sorted(ALWAYS.items())]

@@ -15,7 +15,7 @@ from tests.checkpoint_samples import write_hf
 from watchdog_train.cli.checkpoints import checkpoints
 from watchdog_train.cli.remedies import remedies
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.recovery.ladder import RUNGS
+from watchdog_train.core.recovery.ladder import FALLBACK
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import (
     CATALOGUE,
@@ -61,9 +61,9 @@ def test_nothing_is_both_applied_and_left_to_the_user():
     assert not (set(CATALOGUE) | set(USER_FIXES)) & set(ALWAYS)
 
 
-def test_rungs_are_execution_remedies_that_may_be_applied_by_themselves():
+def test_fallback_settings_are_execution_remedies_that_may_be_applied_by_themselves():
     """An unknown cause never changes what the user has not allowed."""
-    for name in (name for rung in RUNGS for name in rung):
+    for name in FALLBACK:
         assert CATALOGUE[name].kind == "execution"
         assert not CATALOGUE[name].needs_allow
 

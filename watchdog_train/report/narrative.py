@@ -300,14 +300,6 @@ def _household(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR09
             yield f"{why_text(event.why)}: what runs there is unknown"
         case e.PeerLost():
             yield f"{why_text(event.why)}: its run gets another one"
-        case e.OrphansFound():
-            for orphan in event.orphans[:MAX_NAMED]:
-                what = f"pid {orphan.pid} ({clean(orphan.command, 120)})"
-                yield f"also running: {what}: {why_text(orphan.why)}"
-            if (more := len(event.orphans) - MAX_NAMED) > 0:
-                yield f"and {more} more of them"
-            pids = " ".join(str(orphan.pid) for orphan in event.orphans)
-            yield f"to end them: kill {pids}"
         case e.CommandsStarting(for_event=name) if name == BEFORE_RESTART:
             yield "running your commands before the restart"
         case e.CommandsRan():

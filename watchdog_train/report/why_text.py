@@ -96,7 +96,7 @@ SENTENCES: dict[WhyCode, str] = {
     "restarts-used": "{count} restarts without a newer step or checkpoint are all that is allowed "
     "(--max-restarts {of})",
     "diagnosis-names": "the diagnosis {diagnosis} names it",
-    "fallback": "experiment {count} of {of}: nothing that was seen calls for it",
+    "fallback": "experiment: nothing that was seen calls for it",
     "asked-by-with": "asked for by --with",
     "taking-back": "taking back {names}, with which it did not begin",
     "passing-over": "passing over {names}, with which attempts failed",

@@ -226,15 +226,8 @@ class RunSession:
             slot_dir=context.slot_dir,
         )
 
-    def begin(
-        self,
-        *,
-        name: str,
-        argv: tuple[str, ...],
-        launcher: Launcher | None,
-        found: tuple[e.AnyEvent, ...] = (),
-    ) -> None:
-        """Record the start of a new run, and what was `found` before; list it among live ones."""
+    def begin(self, *, name: str, argv: tuple[str, ...], launcher: Launcher | None) -> None:
+        """Record the start of a new run; list it among live ones."""
         me = this_supervisor(self.system)
         task = self.task
         leads_node = task is not None and task.kind == "node"
@@ -257,8 +250,6 @@ class RunSession:
                 learnt=tuple(filter(allowed_s, pauses.known())),
             )
         )
-        for event in found:
-            self.supervisor.record(event)
         if task is not None:
             self.supervisor.record(e.TaskJoined(task=task))
         self.register()

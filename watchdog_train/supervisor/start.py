@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.config import dump_policy
-from watchdog_train.core.events import OrphansFound
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.policy import Policy
 from watchdog_train.errors import WtrainError
@@ -30,7 +29,6 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     Twins,
-    find_lookalikes,
     find_twins,
     refuse_twins,
     training_key,
@@ -71,8 +69,6 @@ def start_run(
     refuse_twins(twins)
     if twins.unwatched:
         return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
-    supervised = [run.run_id for run in live if run.supervised is not False]
-    found = find_lookalikes(system, command, cwd, key, supervised=supervised)
     leads = task if is_led(task, policy.job) else None
     name = policy.name or name_from_command(command)
     runs_dir = default_runs_dir(policy.runs_dir)
@@ -107,8 +103,7 @@ def start_run(
     )
     session.context.might_join = task if leads is None else None
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
-    told = (OrphansFound(orphans=found),) if found else ()
-    session.begin(name=name, argv=command, launcher=launcher, found=told)
+    session.begin(name=name, argv=command, launcher=launcher)
     session.run()
     return session
 

@@ -99,10 +99,6 @@ class LinuxSystem:
         """Its arguments, as it shows them."""
         return proc.command_line(pid)
 
-    def working_directory(self, pid: int) -> str | None:
-        """Where it works now."""
-        return proc.link(pid, "cwd")
-
     def user_id(self, pid: int) -> int | None:
         """Its real user: the owner of /proc/PID is root for a process that may not be dumped."""
         field = proc.status_field(pid, "Uid")

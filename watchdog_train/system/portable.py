@@ -88,12 +88,6 @@ class PortableSystem(ProcessSystem):
             return tuple(psutil.Process(pid).cmdline())
         return None
 
-    def working_directory(self, pid: int) -> str | None:
-        """Where it works now."""
-        with suppress(*REFUSED):
-            return psutil.Process(pid).cwd() or None
-        return None
-
     def user_id(self, pid: int) -> int | None:
         """Its real user; Windows has no numbers for them."""
         if sys.platform != "win32":

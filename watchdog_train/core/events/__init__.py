@@ -20,7 +20,7 @@ from watchdog_train.core.events.stall import *
 from watchdog_train.core.events.telling import *
 
 AnyEvent = (
-    RunStarted | OrphansFound | AttemptLaunching
+    RunStarted | AttemptLaunching
     | AttemptLaunched | LaunchPostponed | FirstBeat | FirstStep | Progress
     | Milestones | HookNotArmed | RankEnded | Suspected | Looked | SuspicionEnded
     | StallDeclared | StallRecovered | Noticed

@@ -1,7 +1,7 @@
 """The run itself: its beginning and end, who watches it, what it found and could not write."""
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Outcome, Pause, Value, Why
+from watchdog_train.core.model import Outcome, Pause, Why
 from watchdog_train.core.starting.launchers import Launcher
 
 
@@ -21,18 +21,6 @@ class RunStarted(Event):
     """What starts the ranks, where the command tells."""
     learnt: tuple[Pause, ...] = ()
     """Pauses of earlier runs that earn their places more patience."""
-
-
-class Orphan(Value):
-    pid: int
-    start: int
-    run_id: str | None
-    command: str
-    why: Why
-
-
-class OrphansFound(Event):
-    orphans: tuple[Orphan, ...]
 
 
 class Adopted(Event):

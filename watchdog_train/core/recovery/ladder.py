@@ -36,14 +36,10 @@ from watchdog_train.core.recovery.outcome import (
 )
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
-__all__ = ["RUNGS", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
+__all__ = ["FALLBACK", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
 
-RUNGS: tuple[tuple[str, ...], ...] = (
-    ("num-workers-0", "omp-1"),
-    ("tokenizers-off", "num-proc-none"),
-    ("nccl-p2p-off",),
-)
-"""For an unknown cause that a plain restart has not ended, in order; execution remedies only."""
+FALLBACK = ("num-workers-0", "omp-1")
+"""Settings for a hang of unknown cause that came back after a plain restart."""
 _USAGE_ERROR = 2
 """Exit code of argparse."""
 _NATIVE_CRASHES = (4, 6, 7, 8, 11)
@@ -207,11 +203,11 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
     again = () if _may_repeat(case) else None
     if case.failed:
         return again
-    rung = _next_rung(case, catalogue)
+    fallback = _fallback(case, catalogue)
     tried = len(case.state.attempts) - case.state.reopened_after
     if same_again(case) or (case.family is None and case.idle and tried > 1):
-        return rung or again
-    return rung if again is None else again
+        return fallback or again
+    return fallback if again is None else again
 
 
 def _may_repeat(case: Case) -> bool:
@@ -241,18 +237,14 @@ def _crashed_by_itself(case: Case) -> bool:
     return case.failed and signal in (None, *_NATIVE_CRASHES)
 
 
-def _next_rung(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
-    for number, names in enumerate(RUNGS, start=1):
-        why = Why("fallback", count=number, of=len(RUNGS))
-        specs = [catalogue[name] for name in names if name in catalogue]
-        uses = tuple(
-            RemedyUse(id=spec.id, kind=spec.kind, why=why, experiment=True)
-            for spec in specs
-            if _may_try(case, spec) and _allowed(case, spec, named=False)
-        )
-        if uses:
-            return uses
-    return None
+def _fallback(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+    specs = [catalogue[name] for name in FALLBACK if name in catalogue]
+    uses = tuple(
+        RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback"), experiment=True)
+        for spec in specs
+        if _may_try(case, spec) and _allowed(case, spec, named=False)
+    )
+    return uses or None
 
 
 def _restart(
