@@ -12,7 +12,7 @@ import msgspec
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.evidence.bundle import Bundle, bundles_in
-from watchdog_train.report.explanation_text import crash_words
+from watchdog_train.report.explanation_text import crash_words, what_happened
 from watchdog_train.store.resolve import resolve
 
 
@@ -31,9 +31,9 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
         click.echo(f"wtrain: run {run.run_id}", err=True)
     for row in rows:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(row["at"]))))
-        told = ", ".join(str(row[name]) for name in ("what", "family") if row[name])
+        told = " ".join(str(row[name]) for name in ("what", "cause") if row[name])
         click.echo(
-            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {told or 'cause unknown'}"
+            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {told}"
             f"  ({row['captured']} of {row['processes']} captured)"
         )
     if not rows:
@@ -41,7 +41,13 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
 
 
 def _row(path: Path, bundle: Bundle) -> dict[str, object]:
-    verdict = bundle.verdict
+    verdict, found = bundle.verdict, bundle.explanation
+    what = crash_words(verdict.crash) if verdict.crash is not None else None
+    if what is None and found is not None and found.tells:
+        what = what_happened(found)
+    cause = found.family if found is not None else None
+    if cause is None and what is None:
+        cause = "cause unknown"
     return {
         "id": verdict.id,
         "dir": os.path.abspath(path),
@@ -50,7 +56,8 @@ def _row(path: Path, bundle: Bundle) -> dict[str, object]:
         "why": verdict.why,
         "processes": len(verdict.processes),
         "captured": sum(process.captured for process in verdict.processes),
-        "what": crash_words(verdict.crash) if verdict.crash is not None else None,
+        "what": what,
+        "cause": cause,
         "crash": msgspec.to_builtins(verdict.crash),
-        "family": bundle.explanation.family if bundle.explanation else None,
+        "family": found.family if found is not None else None,
     }

@@ -42,6 +42,8 @@ FRESH_S = 15.0
 LOOK_AGAIN_S = (10.0, 300.0)
 """While patience runs the distance of looks doubles, from so long to so long."""
 LIVE_LOCK_SAMPLES = 20
+_SPINS_IN_VAIN: Mapping[PatienceRow, int] = {"live-lock": LIVE_LOCK_SAMPLES, "releaser-died": 2}
+"""Samples in a row that make CPU use no sign of life."""
 LIVE_LOCK_EVERY_S = 15.0
 """Samples in a row, and how far apart at most: a wait of a moment is over meanwhile."""
 SOON_S = 0.1
@@ -143,31 +145,41 @@ def _spinning(observation: Observation, state: State, policy: Policy) -> Action 
         return Record(events=(_asked(observation, state),), consumes=("look",))
     if look is None:
         return _look(observation, verdict)
-    locked = look.patience.row == "live-lock"
-    limit_s = look.patience.limit_s
-    if not locked or look.times < LIVE_LOCK_SAMPLES:
+    row, limit_s = look.patience.row, look.patience.limit_s
+    locked = row in _SPINS_IN_VAIN
+    if not locked or look.times < _SPINS_IN_VAIN[row]:
         often_s = min(LIVE_LOCK_EVERY_S, (limit_s or LOOK_AGAIN_S[1]) / LIVE_LOCK_SAMPLES)
         seldom_s = min(LOOK_AGAIN_S[1], policy.patience.live_lock_s or LOOK_AGAIN_S[1])
         due = now - look.mono >= (often_s if locked else seldom_s)
         return _look(observation, verdict) if due else None
+    if row == "releaser-died":
+        return _in_vain(observation, state, look, basis="proven", why=verdict.why)
     line = look.patience.line
     where = (f"{line.function} ({line.file}:{line.line})",) if line is not None else ()
     why = verdict.why.plus(Why("live-lock", count=look.times, names=where))
     if "live-lock" not in state.notices:
         return Record(events=(e.Noticed(kind="live-lock", pids=verdict.pids, why=why),))
+    return _in_vain(observation, state, look, basis="live-lock", why=why)
+
+
+def _in_vain(
+    observation: Observation, state: State, look: e.Looked, *, basis: Basis, why: Why
+) -> Action | None:
+    """A stall, once the samples have shown the same for the limit of their row."""
+    verdict, now, limit_s = observation.verdict, observation.now, look.patience.limit_s
     if limit_s is None or min(now - look.since_mono, verdict.spins_s) < limit_s:
         return None
     if now - look.mono > FRESH_S:
         return _look(observation, verdict)
-    return _declare(observation, state, "live-lock", why)
+    return _declare(observation, state, basis, why)
 
 
 def _asked(observation: Observation, state: State) -> e.Looked:
     """One more sample; every machine of the job has to show the same."""
     looks = [sight.look for sight in observation.trees if sight.look is not None]
-    worst = next((one for one in looks if one.patience.row != "live-lock"), looks[0])
+    worst = next((one for one in looks if one.patience.row not in _SPINS_IN_VAIN), looks[0])
     patience = worst.patience
-    if patience.row != "live-lock":
+    if patience.row not in _SPINS_IN_VAIN:
         patience = msgspec.structs.replace(patience, limit_s=None)
     before = state.look
     if before is not None and _loop(before.patience) != _loop(patience):

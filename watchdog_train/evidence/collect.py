@@ -61,6 +61,8 @@ _APART_S = 0.6
 _CLOSING_S = 1.5
 """Kept of the deadline for diagnosis and writing."""
 _ASKING_S = 3.0
+_SEEN_LATE_S = 5.0
+"""A poll notes progress later than it was made."""
 _OUTPUT_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
@@ -250,7 +252,10 @@ class _Collection:
         output = logs.tails(self._log_files(), logs.TAIL_LINES)
         attempt = int(request.verdict.get("attempt") or 0)
         processes, raised = exceptions.of_hooks(
-            request.slot_dir, attempt, [self._fact(target, sources) for target in self.targets]
+            request.slot_dir,
+            attempt,
+            [self._fact(target, sources) for target in self.targets],
+            self._progress_at(),
         )
         others = (exceptions.of_elastic(request.attempt_dir), exceptions.of_output(output))
         all_logs = (*output, *kernel_lines)
@@ -303,6 +308,12 @@ class _Collection:
     def _fact(self, target: Target, sources: SourceReader) -> ProcessEvidence:
         fact = target.evidence()
         return msgspec.structs.replace(fact, asks=asks_at(fact, sources.tree))
+
+    def _progress_at(self) -> float | None:
+        """Unix seconds of the last progress, or a little before: it is seen only by polls."""
+        since_s = self._situation().since_s
+        ago_s = time.monotonic() - self.started
+        return time.time() - ago_s - since_s - _SEEN_LATE_S if since_s is not None else None
 
     def _crash(self, evidence: Evidence) -> CrashFact | None:
         request = self.request

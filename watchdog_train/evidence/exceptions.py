@@ -31,11 +31,14 @@ class Told(Value):
 
 
 def of_hooks(
-    slot_dir: str | None, attempt: int, processes: Sequence[ProcessEvidence]
+    slot_dir: str | None,
+    attempt: int,
+    processes: Sequence[ProcessEvidence],
+    progress_at: float | None = None,
 ) -> tuple[tuple[ProcessEvidence, ...], tuple[ExceptionFact, ...]]:
     """The processes with what each has raised, and what others of the attempt have, oldest first.
 
-    A process that ended between two polls is in no list.
+    A process that ended between two polls is in no list. `progress_at`: Unix seconds.
     """
     told = _told(slot_dir) if slot_dir is not None else {}
     listed = []
@@ -46,7 +49,9 @@ def of_hooks(
             0 in (found.start, process.start) or found.start == process.start
         ):
             fact = _fact(process.pid, told.pop(process.pid), process.rank)
-        listed.append(msgspec.structs.replace(process, exception=fact))
+        new = fact is not None and progress_at is not None and (fact.at or 0.0) > progress_at
+        died = fact if new and fact is not None and fact.thread else None
+        listed.append(msgspec.structs.replace(process, exception=fact, died=died))
     others = (_fact(pid, one, one.rank) for pid, one in told.items() if one.attempt == attempt)
     known = (fact for fact in others if fact is not None)
     return tuple(listed), tuple(sorted(known, key=lambda fact: fact.at or 0.0))

@@ -74,7 +74,8 @@ def judge(
     graph = chains or Chains(evidence, rules.frames)
     observed = explain(graph, situation)
     scene = Scene(graph, observed)
-    found = _candidates(scene, rules)
+    died = observed.root is not None and observed.root.died is not None
+    found = [] if died else _candidates(scene, rules)
     grounds = Grounds(evidence, observed)
     best = found[0] if found and found[0].confidence >= ENOUGH else None
     remedies: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ def judge(
             _named(one, min(one.confidence, confidence) if best is not None else one.confidence)
             for one in others
         ),
-        remedies=grounds.offered(remedies),
+        remedies=() if died else grounds.offered(remedies),
         pointless=grounds.pointless,
     )
 
@@ -248,6 +249,9 @@ def _because(best: _Candidate, confidence: float, scene: Scene) -> x.Because:
         "frame": str(frame) if frame is not None else "an unknown frame",
         "line": hit.line.text.strip()[:_LINE_SHOWN] if hit is not None else "",
         "others": ", ".join(scene.evidence.host.gpu_others[:4]) or "others",
+        "orders": ", ".join(
+            f"rank {fact.rank} {fact.op.lower()}" for fact in scene.records[:4] if fact.op
+        ),
         "missing": spans(scene.not_come)[:_LINE_SHOWN],
     }
     text = best.match.sign.says or best.rule.says

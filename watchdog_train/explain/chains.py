@@ -9,13 +9,15 @@ from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.log_search import LogIndex
-from watchdog_train.core.diagnosis.ranks import Frames, dismantles, plain_operation
+from watchdog_train.core.diagnosis.ranks import Frames, dismantles, in_set, plain_operation
 from watchdog_train.core.diagnosis.stacks import ThreadStack
+from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.progress import spans
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.graph import Waits
+from watchdog_train.explain.releasers import dead_releaser
 
 _WORLD_CAP = 4096
 _HIDING = (x.StoreWait, w.DeviceWait)
@@ -30,6 +32,8 @@ class _Node(msgspec.Struct, kw_only=True):
     idle: bool
     inner: bool = False
     """A thread other than the deciding one."""
+    died: ExceptionFact | None = None
+    """What ended the only thread that could have ended this wait."""
 
 
 class Chains:
@@ -40,7 +44,7 @@ class Chains:
         self.nodes: list[_Node] = []
         self._by_pid: dict[tuple[int, int], int] = {}
         self._inner: dict[int, list[int]] = {}
-        self.sets = sets
+        self.sets = sets if _trains_with_others(evidence, sets) else {**sets, "backward": ""}
         for process in evidence.processes:
             if process.role != "keeper":
                 self._add(process)
@@ -68,6 +72,13 @@ class Chains:
             if isinstance(node.doing, x.BatchWait):
                 owing = tuple(self.who(n) for n in self._workers(node) if not self.nodes[n].idle)
                 node.doing = msgspec.structs.replace(node.doing, workers=owing)
+            children = [self.nodes[n].process for n in self._children_of(node.process)]
+            if isinstance(node.doing, x.LoopWait) and node.process.wait and children:
+                node.doing = node.process.wait
+            if not any(of_thread.is_computing(child, child.main) for child in children):
+                loop = isinstance(node.doing, x.LoopWait)
+                found = node.process.died if loop else dead_releaser(node.process, node.thread)
+                node.died = found
         self.waits = {at: self._waits(at) for at in range(len(self.nodes))}
 
     def _add(self, process: ProcessEvidence) -> None:
@@ -141,6 +152,8 @@ class Chains:
             return msgspec.structs.replace(node.doing, absent=seen)
         other = [self._rank(n) for n in self._in_others(at)]
         op, seq = pending(self.records, self._rank(at))
+        if op and node.doing.op and plain_operation(op) != plain_operation(node.doing.op):
+            seq = None  # of another thread
         return msgspec.structs.replace(
             node.doing,
             op=node.doing.op or op,
@@ -174,12 +187,25 @@ class Chains:
         node = self.nodes[at]
         return isinstance(node.doing, w.UnknownWait) and node.thread is None
 
+    def shares_group(self, at: int) -> bool:
+        """Whether several threads of a rank are in collectives of one group, by its records."""
+        threads = (at, *self._inner.get(at, ()))
+        several = sum(isinstance(self.nodes[n].doing, x.CollectiveWait) for n in threads) > 1
+        open_ones = [
+            (fact.last_enqueued or 0) - (fact.last_completed or 0)
+            for fact in self.records
+            if fact.rank == self._rank(at)
+        ]
+        return several and [count > 1 for count in open_ones if count > 0] == [True]
+
     # -- edges ----------------------------------------------------------------------------------
     def _waits(self, at: int) -> Waits:  # noqa: PLR0912 - one case for each kind of wait
         """By whom the wait of one node can end."""
         node = self.nodes[at]
         doing = node.doing
         timed = bool(getattr(doing, "timed", False))
+        if node.died is not None:
+            return Waits()
         if node.idle:
             parent = self._by_pid.get((node.process.part, node.process.ppid))
             return Waits(any_of=() if parent is None else (parent,), idle=True,
@@ -212,6 +238,8 @@ class Chains:
                     )
                 held_at_fork = doing.owner_lives is False
                 return self._inside(at, sealed=held_at_fork)
+            case x.LoopWait():
+                return Waits()
             case x.JoinWait() | x.PythonLockWait() | x.QueueWait() | x.ImportWait():
                 return self._inside(at)
             case w.ChildWait():
@@ -340,6 +368,18 @@ class Chains:
     def who(self, at: int) -> x.Who:
         """Of one node."""
         return who(self.nodes[at].process)
+
+
+def _trains_with_others(evidence: Evidence, sets: Frames) -> bool:
+    """Whether there may be a process group: by the world's size, other ranks, or a frame."""
+    if evidence.world_size is not None and evidence.world_size > 1:
+        return True
+    ranks = [process for process in evidence.processes if process.role == "rank"]
+    if len({-p.pid if p.rank is None else p.rank for p in ranks}) > 1:
+        return True
+    frames = (f for process in ranks for thread in process.threads for f in thread.frames)
+    named = ("collective", "waits-for-ranks", "rendezvous")
+    return any(of_thread.of_reducer(f) or any(in_set(sets, n, f) for n in named) for f in frames)
 
 
 def has_failed_end(end: x.End) -> bool:

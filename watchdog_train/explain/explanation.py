@@ -117,10 +117,17 @@ def _through(
 
 
 def _threads(graph: Chains, head: int | None) -> tuple[x.Standstill, ...]:
-    """Of a root that waits for a thread of its process, the others that run the user's code."""
-    if head is None or not isinstance(graph.nodes[head].doing, _BY_A_THREAD):
-        return ()
-    inner = (standstill(graph, at) for at in range(len(graph.nodes)) if graph.owns(head, at))
+    """Of a root that waits for a thread of its process, the others that run the user's code.
+
+    Of ranks that wait in a collective, their other threads that do so too.
+    """
+    by_a_thread = head is not None and isinstance(graph.nodes[head].doing, _BY_A_THREAD)
+    inner = (
+        standstill(graph, at)
+        for at, node in enumerate(graph.nodes)
+        if (by_a_thread and head is not None and graph.owns(head, at))
+        or (node.inner and node.process.role == "rank" and isinstance(node.doing, x.CollectiveWait))
+    )
     return tuple(one for one in inner if one.own is not None)[:_ALSO_CAP]
 
 
@@ -137,7 +144,7 @@ _ORDER: tuple[tuple[type, ...], ...] = (
     (w.TerminalWait,),
     (w.FileWait, w.FileLockWait, w.DiskWait, w.PipeWait, w.TcpWait, w.ChildWait, w.MutexWait,
      w.SharedSemaphoreWait, x.PythonLockWait, x.QueueWait, x.GilWait, x.ImportWait, x.JoinWait,
-     x.BatchWait),
+     x.BatchWait, x.LoopWait),
     (w.DeviceWait, x.CollectiveWait, x.StoreWait, w.SleepWait, w.PollWait),
     (x.Computing, w.Running, w.UnknownWait),
 )  # fmt: skip
@@ -182,6 +189,7 @@ def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.
         since_s=None if isinstance(doing, x.End) else situation.since_s,
         step=end.end.step if end is not None else None,
         phase=end.end.phase if end is not None else situation.phase,
+        died=node.died,
         command=node.process.command if own is None and node.process.role == "other" else (),
     )
 

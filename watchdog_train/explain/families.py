@@ -39,9 +39,9 @@ OF_THE_JOB = frozenset(
     | {"recorded-same", "records-agree", "first-collectives", "early-collectives", "tiny"}
     | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible", "gpus-spin", "said-stuck"}
     | {"shm-full", "shm-free", "swaps", "memory-short", "overloaded", "gpu-shared"}
-    | {"lock-owner-dead"}
+    | {"lock-owner-dead", "threads-share-group"}
 )
-PLACEHOLDERS = ("who", "frame", "line", "others")
+PLACEHOLDERS = ("who", "frame", "line", "others", "orders")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 

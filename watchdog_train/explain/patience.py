@@ -26,6 +26,7 @@ from watchdog_train.explain.waits import own_frame
 ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("proven", "nobody can ever end the wait, seen in two samples"),
     ("dead-holder", "a lock file whose owner, of this machine, is dead"),
+    ("releaser-died", "the thread that had to end it died of an exception; nothing else works"),
     ("nobody-left", "all who could end it are idle, or all ranks are in the same collective"),
     ("fifo", "a FIFO whose other end nobody has open, in training or a save"),
     ("unknown", "what it waits for is not known; and what a false alarm would cost"),
@@ -65,6 +66,7 @@ def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:
     found = {
         "proven": least_s,
         "dead-holder": limits.proven_saving_s,
+        "releaser-died": limits.nobody_left_s,
         "nobody-left": limits.nobody_left_s,
         "fifo": limits.proven_saving_s
         if silence.phase in ("train", "checkpoint")
@@ -186,6 +188,8 @@ def _known_row(facts: Chains, at: int, doing: x.Doing) -> PatienceRow | None:
     """What more is known of a node than its wait."""
     if _is_proven(facts, at, doing):
         return "proven"
+    if facts.nodes[at].died is not None:
+        return "releaser-died"
     owners = {lock.owner_alive for lock in facts.evidence.locks}
     if isinstance(doing, w.FileLockWait) and False in owners and True not in owners:
         return "dead-holder"

@@ -14,7 +14,7 @@ from watchdog_train.core.diagnosis.facts import (
     ProcessEvidence,
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
-from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_process, is_idle_worker
+from watchdog_train.core.diagnosis.idle import is_idle_helper
 from watchdog_train.core.diagnosis.log_lines import LINE_CAP, is_remark, says_it_helps, says_stuck
 from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled, says
 from watchdog_train.core.diagnosis.ranks import standings
@@ -108,6 +108,7 @@ class Scene:
             "gpus-spin": host.gpus_spin,
             "said-stuck": evidence.pasted
             and any(says_stuck(line.text) for line, _ in self.logs.lines()),
+            "threads-share-group": any(map(self.graph.shares_group, self.graph.ranks)),
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
         words = {word for word, true in found.items() if true} | set(self._signals())
@@ -249,7 +250,7 @@ class Scene:
             "network_file": bool(getattr(doing, "network", None)),
             "forked": process.forked or (process.forked is None and self._copies_parent(process)),
             "spawned": process.forked is False,
-            "idle": is_idle_process(process.threads) or is_idle_worker(process.threads),
+            "idle": bool(process.threads) and of_thread.is_idle(process),
             "changed": process.changed and process.asks is None,  # a loop that asks is no work
             "steady": process.changed is False,
             "busy": cpu is not None and cpu >= BUSY_CPU_SHARE,

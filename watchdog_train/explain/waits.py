@@ -27,6 +27,9 @@ _WRAPPERS = (
     "wrapper|inner|_fn|__call__|_wrapped_call_impl|_call_impl|decorate_*|_compile|wrapped*|patched*"
 )
 _CLIENT = "* (watchdog_train/client/*)"
+_LOOP = "_run_once (asyncio/base_events.py)"
+_RESTS = f"{_CLIENT} || _worker (concurrent/futures/thread.py)"
+"""Innermost frames of threads that never wake an event loop."""
 _NATIVE_DEPTH = 12
 _STORE = (
     "init_process_group|_create_c10d_store|_store_based_barrier|_env_rendezvous_handler|"
@@ -259,12 +262,14 @@ def _by_library(
         return x.BatchWait()
     if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
         return x.CollectiveWait()
+    if _loop_is_alone(process, thread, call):
+        return x.LoopWait()
     synchronises = _any(sets, "synchronises", call)
     if is_computing(process, thread) and not (synchronises and process.gpu is not None):
         return None
     if synchronises:  # CUDA spins there by default: the CPU's work is none then
         return w.DeviceWait(path="", gpu=process.gpu)
-    if _any(sets, "backward", call):
+    if _any(sets, "backward", call) and not isinstance(kernel_wait(process, thread), w.SleepWait):
         return x.CollectiveWait()
     if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
         wait = kernel_wait(process, thread)
@@ -272,6 +277,25 @@ def _by_library(
     if _any(sets, "import-lock", frames[:3]):
         return x.ImportWait()
     return None
+
+
+def _loop_is_alone(
+    process: ProcessEvidence, thread: ThreadStack | None, call: Sequence[Frame]
+) -> bool:
+    """An event loop without a timer that waits for its own self-pipe, beside no other thread."""
+    wait = kernel_wait(process, thread)
+    if not any(frame_matches(_LOOP, frame) for frame in call) or not isinstance(wait, w.PipeWait):
+        return False
+    if wait.timed or not wait.complete or {ref.pid for ref in wait.others} != {process.pid}:
+        return False
+    resting = [one for one in process.threads if one is thread or _rests(one)]
+    # A native thread without a Python stack may wake the loop; so may the handler of a signal.
+    return process.handles_signals == () and len(resting) == process.os_threads
+
+
+def _rests(thread: ThreadStack) -> bool:
+    innermost = next((frame for frame in thread.frames if not frame.native), None)
+    return innermost is not None and frame_matches(_RESTS, innermost)
 
 
 def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
@@ -319,6 +343,8 @@ def is_idle(process: ProcessEvidence) -> bool:
     """Whether it waits for orders: a server, a loader worker, a pool worker without any."""
     if process.state in ("Z", "X", "T", "t"):
         return False
+    if isinstance(kernel_wait(process, process.main), w.SleepWait):
+        return False  # who waits for orders waits for a descriptor or a lock
     if process.threads:
         return is_idle_process(process.threads)
     wait = process.wait
@@ -334,4 +360,9 @@ def started_by(
     if thread is None or not _any(sets, "backward", thread.frames):
         return None
     frames = (frame for each in process.threads for frame in each.frames)
-    return "ddp" if any(frame_matches(_REDUCER, frame) for frame in frames) else "backward"
+    return "ddp" if any(map(of_reducer, frames)) else "backward"
+
+
+def of_reducer(frame: Frame) -> bool:
+    """Whether DDP reduces gradients in it."""
+    return frame_matches(_REDUCER, frame)

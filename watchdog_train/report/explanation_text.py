@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from watchdog_train.core.model import CrashFact, ExceptionFact, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -77,7 +79,8 @@ def sentences(found: x.Explanation) -> tuple[str, ...]:
 
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
     """The members of a deadlock, who waits for whom, and what is unknown."""
-    return (*_threads(found), *_also(found), *_knot(found), *_victims(found), *_unknown(found))
+    return (*_threads(found), *_also(found), *_knot(found), *victim_sentences(found),
+            *_unknown(found))  # fmt: skip
 
 
 def _also(found: x.Explanation) -> Iterable[str]:
@@ -115,6 +118,11 @@ def because(found: x.Explanation) -> str:
     link = f" Known issue: {clean(cause.link, _PATH_CAP)}" if cause.link else ""
     told = clean(text, _CAUSE_CAP)
     return f"{clean(cause.family, 60)} ({cause.certainty}). {told}{link}".rstrip()
+
+
+def cause_words(found: x.Explanation) -> str:
+    """The cause, or that it is unknown; nothing where what was observed is the full answer."""
+    return because(found) or ("" if found.is_complete else "cause unknown")
 
 
 def who_words(who: x.Who) -> str:
@@ -156,6 +164,10 @@ def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
     if root.command:
         command = f" Its command is `{clean(words.command_text(root.command), _PATH_CAP)}`."
     thread = f" This is its thread {clean(root.thread, 60)}." if root.thread else ""
+    if root.died is not None:
+        name = clean(root.died.thread, 60) or "without a name"
+        thread += f" Nobody else can end this wait: its thread {name} ended with "
+        thread += f"{_raised(msgspec.structs.replace(root.died, thread=''), '')}."
     return f"{text}{f' {more}' if more else ''}{thread}{command}"
 
 
@@ -334,6 +346,10 @@ def doing_words(  # noqa: PLR0912
             return "waiting for the interpreter lock", held
         case x.ImportWait():
             return "waiting for a module that another thread is importing", ""
+        case x.LoopWait():
+            return "waiting in its event loop", (
+                "The loop has no timer, connection, child or other thread that could wake it."
+            )
         case x.Computing(asks=x.Place() as loop):
             return f"asking again and again, in a loop at line {loop.line}", ""
         case x.Computing(cpu_share=share):
@@ -422,12 +438,21 @@ def _threads(found: x.Explanation) -> Iterable[str]:
         which = "Its thread" if known else "Its only other thread at work,"
         yield _thread(f"{which} {clean(root.thread or 'without a name', 60)}", root, known)
     groups: dict[tuple[x.Place | None, str], list[x.Standstill]] = {}
+    shared: dict[tuple[str | None, x.Place | None, str], list[x.Who]] = {}
     for one in found.threads:
+        if isinstance(one.doing, x.CollectiveWait):
+            key = (one.thread, one.own, doing_words(one.doing)[0])
+            shared.setdefault(key, []).append(one.who)
+            continue
         groups.setdefault((one.own, doing_words(one.doing)[0]), []).append(one)
     for members in list(groups.values())[:_SHOWN]:
         names = listed([clean(one.thread or "without a name", 60) for one in members], _SHOWN)
         which = "Its thread" if len(members) == 1 else "Its threads"
         yield _thread(f"{which} {names}", members[0], True, several=len(members) > 1)
+    for (thread, own, verb), whose in list(shared.items())[:_SHOWN]:
+        where = f", {clean(own.function, 120)}{_line(own)}" if own is not None else ""
+        name = clean(thread or "without a name", 60)
+        yield f"Thread {name} of {_names(whose, pid=False)} is {verb}{where}."
 
 
 def _thread(who: str, one: x.Standstill, known: bool, *, several: bool = False) -> str:
@@ -442,20 +467,22 @@ def _knot(found: x.Explanation) -> Iterable[str]:
         yield _sentence(who_words(one.who), one, several=False)
 
 
-def _victims(found: x.Explanation) -> Iterable[str]:
+def victim_sentences(found: x.Explanation) -> Sequence[str]:
     """One line for everybody who waits for the same, the ranks first."""
     groups: dict[tuple[str, str | None, x.Place | None], list[x.Who]] = {}
     for victim in found.victims:
         verb = _victim_words(victim.how)
         whom = _names(victim.waits_for)
         groups.setdefault((whom, verb, victim.own if verb else None), []).append(victim.who)
+    lines = []
     for (whom, verb, own), members in list(groups.items())[:_SHOWN]:
         who = _names(members, pid=False)
         wait = "waits" if len(members) == 1 else "wait"
-        if verb is None:
-            yield f"{who} exited after {whom}."
-            continue
-        yield f"{who} {wait} for {whom}{verb}{_line(own)}."
+        how = (
+            f"{who} {wait} for {whom}{verb}{_line(own)}." if verb else f"{who} exited after {whom}."
+        )
+        lines.append(how)
+    return lines
 
 
 def _line(place: x.Place | None) -> str:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.rank_gone import how_it_ended
 from watchdog_train.core.events.telling import BEFORE_RESTART
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Plan, Why, signal_name
+from watchdog_train.core.model import Explanation, Plan, Why, signal_name
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import because, crash_words, sentences
+from watchdog_train.report.explanation_text import (
+    because,
+    crash_words,
+    sentences,
+    victim_sentences,
+    what_happened,
+)
 from watchdog_train.report.facts import exit_words, origin_words, role_counts, step_words
 from watchdog_train.report.notices import straggler_words
 from watchdog_train.report.patience_text import pause_sentence
@@ -67,7 +75,7 @@ def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
             if (pause := pause_sentence(event)) is not None:
                 yield pause
         case e.StallDeclared():
-            yield f"STALL {clean(event.stall_id, 40)}: {why_text(event.why, brief=True)}"
+            yield f"STALL {clean(event.stall_id, 40)}: {_stalled(event, state)}"
         case e.StallRecovered():
             yield f"stall {clean(event.stall_id, 40)} is over: {why_text(event.why)}"
         case e.WouldHaveKilled():
@@ -80,6 +88,23 @@ def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
             yield f"straggler: {straggler_words(event.straggler)}"
         case e.Warned():
             yield warned_words(event)
+
+
+def _stalled(event: e.StallDeclared, state: State) -> str:
+    """Who is the root and who waits for it, where the last stack sample tells; else the silence."""
+    record = state.stall(event.stall_id)
+    found = record.suspected if record is not None else None
+    if found is None or (found.root is None and not found.knot):
+        return why_text(event.why, brief=True)
+    return " ".join(_answer_first(found, event.age_s))
+
+
+def _answer_first(found: Explanation, age_s: float) -> tuple[str, ...]:
+    head = found.through or found.root
+    if head is not None:
+        head = msgspec.structs.replace(head, since_s=age_s)
+        found = msgspec.structs.replace(found, root=head, through=None)
+    return what_happened(found), *victim_sentences(found)[:1]
 
 
 def warned_words(event: e.Warned) -> str:
@@ -138,6 +163,11 @@ def _explained(event: e.StallExplained, state: State) -> Sequence[str]:
     if of is not None and of.crash is not None:  # that was the first line
         cause = because(event.explanation)
         lines = (cause,) if cause else ()
+    elif of is not None and of.suspected is not None and not event.tasks:
+        age_s = of.age_s or 0.0
+        said, now = _answer_first(of.suspected, age_s), _answer_first(event.explanation, age_s)
+        if said[0] == now[0]:  # the first line of the stall has said it
+            lines = tuple(line for line in lines[1:] if line not in said)
     if not event.tasks or not lines:
         return lines
     kind = state.task.kind if state.task is not None else "task"

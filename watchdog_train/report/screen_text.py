@@ -14,6 +14,7 @@ from watchdog_train.core.model import Explanation
 from watchdog_train.report.evidence_text import captured_lines, ended, glance, labels, title
 from watchdog_train.report.explanation_text import (
     because,
+    cause_words,
     more_sentences,
     remedy_line,
     what_happened,
@@ -97,7 +98,7 @@ def _why(found: Explanation | None, verdict: BundleVerdict) -> str:
     if found is None:
         return ""
     told = verdict.crash is not None and verdict.crash.exception is not None
-    return because(found) or ("" if told else "cause unknown")
+    return because(found) if told else cause_words(found)
 
 
 def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:

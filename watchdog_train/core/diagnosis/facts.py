@@ -108,6 +108,8 @@ class ProcessEvidence(Value):
     """Where its end was recorded."""
     exception: ExceptionFact | None = None
     """The last one that it raised and did not catch, of a thread of its where none has ended it."""
+    died: ExceptionFact | None = None
+    """The same, where it ended a thread of this process since its last progress."""
     part: int = 0
     """Of which piece of evidence: two machines, or two containers, give the same pids."""
 

@@ -12,6 +12,7 @@ from watchdog_train.core.diagnosis.stacks import (
     ThreadStack,
     find_chain,
     frame_matches,
+    is_library,
     own_frames,
 )
 
@@ -114,7 +115,12 @@ def is_idle_worker(threads: Sequence[ThreadStack]) -> bool:
         for position, frame in enumerate(frames):
             if frame_matches(WORKER_LOOP, frame):
                 above = frames[:position]
-                return bool(above) and frame_matches(_QUEUE_GET, above[-1])
+                # The user's code above it is the handler of a signal, which is at work.
+                return (
+                    bool(above)
+                    and frame_matches(_QUEUE_GET, above[-1])
+                    and all(map(is_library, above))
+                )
     return False
 
 

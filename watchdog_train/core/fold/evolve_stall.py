@@ -25,6 +25,7 @@ def _declared(state: State, event: e.StallDeclared) -> State:
         age_s=event.age_s,
         verdict=event.why,
         roots=state.look.roots if state.look is not None else (),
+        suspected=state.look.explanation if state.look is not None else None,
         silent_at=event.at,
         places=state.places,
         places_mono=event.mono,

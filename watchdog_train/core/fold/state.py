@@ -72,6 +72,8 @@ class StallRecord(Value):
     age_s: float | None = None
     verdict: Why = Why("unknown")
     """Of a stall: why it was declared."""
+    suspected: Explanation | None = None
+    """Of a stall: what the last stack sample before it told."""
     roots: tuple[str, ...] = ()
     """Machines where the last look found a process that waits for no other rank."""
     silent_at: SilentAt | None = None

@@ -11,7 +11,16 @@ import msgspec
 
 from watchdog_train.core.model.exceptions import ExceptionFact, Sender
 from watchdog_train.core.model.progress import RankSpans
-from watchdog_train.core.model.waits import Wait
+from watchdog_train.core.model.waits import (
+    ChildWait,
+    FileLockWait,
+    FileWait,
+    PipeWait,
+    SleepWait,
+    Stopped,
+    TerminalWait,
+    Wait,
+)
 from watchdog_train.core.model.words import Phase, Role, Value
 
 
@@ -104,6 +113,10 @@ class ImportWait(_FrameWait, tag="import"):
     """The lock of a module that another thread imports."""
 
 
+class LoopWait(_FrameWait, tag="loop"):
+    """An asyncio event loop without timer, connection, child or other thread: nothing wakes it."""
+
+
 class Computing(_FrameWait, tag="computing"):
     """It works, or spins."""
 
@@ -137,6 +150,7 @@ Doing = (
     | QueueWait
     | GilWait
     | ImportWait
+    | LoopWait
     | Computing
     | End
 )
@@ -158,6 +172,8 @@ class Standstill(Value):
     phase: Phase | None = None
     command: tuple[str, ...] = ()
     """Of a process that has no line of the training's own code, secrets removed."""
+    died: ExceptionFact | None = None
+    """Of the thread that alone could end this wait: the exception that ended that thread."""
 
 
 class Victim(Value):
@@ -228,7 +244,8 @@ class Explanation(Value):
     through: Standstill | None = None
     """Where the root is a thread beside the deciding one: the deciding one, which waits for it."""
     threads: tuple[Standstill, ...] = ()
-    """The threads of the root's process among which the one is that could end its wait."""
+    """The threads of the root's process among which the one is that could end its wait; where ranks
+    wait in a collective, their other threads that do so too."""
     also: tuple[Standstill, ...] = ()
     """Further roots that do something else; which of them came first is not known. Without a root:
     ranks that wait for others, of which one is missing."""
@@ -241,6 +258,24 @@ class Explanation(Value):
     pointless: tuple[str, ...] = ()
     """Settings that are known to change nothing here: no experiment is made with them."""
     unknown: tuple[Unknown, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether what was observed is the full answer, without a cause from library knowledge."""
+        root = self.root
+        if self.knot or root is None:
+            return bool(self.knot)
+        match root.doing:
+            case End() as end:
+                return bool(end.raised or end.signal or end.code)
+            case (
+                PipeWait(others=others) | ChildWait(children=others) | FileLockWait(holders=others)
+            ):
+                return bool(others)
+            case FileWait(kind=kind):
+                return kind == "fifo"
+        whole = isinstance(root.doing, (Stopped, SleepWait, TerminalWait, LoopWait))
+        return whole or root.died is not None
 
     @property
     def tells(self) -> bool:

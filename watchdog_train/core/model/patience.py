@@ -16,6 +16,7 @@ from watchdog_train.core.model.words import Phase, Value
 PatienceRow = Literal[
     "proven",
     "dead-holder",
+    "releaser-died",
     "nobody-left",
     "fifo",
     "unknown",
