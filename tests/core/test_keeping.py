@@ -97,6 +97,15 @@ def test_a_number_that_comes_twice_is_no_number() -> None:
     assert decided(b.running(), first, again) == KeepCopy(save=again)
 
 
+def test_a_name_that_comes_again_in_another_folder_is_not_overwritten() -> None:
+    """step_20/state.pt, step_40/state.pt; and what is kept under its later name is kept."""
+    first, second = save("/out/20.part/state.pt"), save("/out/40.part/state.pt", at=9)
+    assert decided(b.running(), first, second) is None
+    renamed = save("/out/now.part/ckpt.pt", at=5)
+    assert decided(kept(5.0, 30.0), renamed) is None
+    assert decided(kept(4.0, 30.0), renamed) is not None
+
+
 def test_copying_takes_a_twentieth_of_the_time() -> None:
     """One a minute, and more seldom where a copy takes long."""
     assert decided(kept(5.0, 90.0), save(at=9)) is None

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, BinaryIO, Literal
 
-from watchdog_train.core.model import Value
+import msgspec
+
+from watchdog_train.core.model import SaveRecord, Value
 from watchdog_train.trusted_files import open_read
 
 JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the whole log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
 """Entries looked at in one directory."""
+_NAMES_CAP = 100_000
+"""Names read of one directory."""
 _DEPTH = 2
 """Levels of directories below a checkpoint whose files belong to it."""
 
@@ -178,3 +183,51 @@ def sizes_of(path: str) -> Sizes:
             elif entry.kind == "directory" and level < _DEPTH and not entry.link:
                 pending.append((f"{name}/", level + 1))
     return sizes
+
+
+class Following:
+    """Where noted saves are now: they, or the folders they are in, may have been renamed since."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[int, str]] = {}
+
+    def now(self, save: SaveRecord) -> SaveRecord | None:
+        """The record with its present path; None where the save is gone, or was written over."""
+        if _is_as_noted(save, save.path):
+            return save
+        path = self._find(save.path, save.inodes)
+        if path is None or not save.inodes or not _is_as_noted(save, path):
+            return None
+        files = save.files
+        if tuple(files) == (os.path.basename(save.path),):
+            files = {os.path.basename(path): next(iter(files.values()))}
+        return msgspec.structs.replace(save, path=path, files=files)
+
+    def _find(self, path: str, inodes: Sequence[int]) -> str | None:
+        with suppress(OSError):
+            if not inodes or os.stat(path).st_ino == inodes[0]:
+                return path
+        above = self._find(os.path.dirname(path), inodes[1:]) if inodes else None
+        for folder in (above, os.path.dirname(above)) if above is not None else ():
+            name = self._listed(folder).get(inodes[0])
+            if name is not None:
+                return os.path.join(folder, name)
+        return None
+
+    def _listed(self, folder: str) -> dict[int, str]:
+        if folder not in self._names:
+            self._names[folder] = {}
+            with suppress(OSError), os.scandir(folder) as scan:
+                self._names[folder] = {item.inode(): item.name for item in islice(scan, _NAMES_CAP)}
+        return self._names[folder]
+
+
+def _is_as_noted(save: SaveRecord, path: str) -> bool:
+    """Whether its main file has the noted size and time: an inode may be used again."""
+    name, noted = max(save.files.items(), key=lambda item: item[1], default=("", None))
+    file = path if name == os.path.basename(save.path) else os.path.join(path, name)
+    try:
+        status = os.stat(file)
+    except OSError:
+        return False
+    return noted is None or tuple(noted) == (status.st_size, status.st_mtime_ns)

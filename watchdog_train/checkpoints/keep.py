@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import UnreadableError
+from watchdog_train.checkpoints.files import Following, UnreadableError
 from watchdog_train.checkpoints.files import open_regular as open_checkpoint
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord, Value
@@ -51,7 +51,7 @@ class NotKeptError(Exception):
 
 def keep(request: KeepRequest) -> KeepAnswer:
     """Make the copy, or say why there is none; an older copy stays until the new one is whole."""
-    save = request.save
+    save = Following().now(request.save) or request.save
     answer = KeepAnswer(
         path=save.path,
         copy=request.copy,

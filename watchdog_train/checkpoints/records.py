@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from watchdog_train.checkpoints.files import Sizes
+from watchdog_train.checkpoints.files import Following, Sizes
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
 from watchdog_train.checkpoints.pickle_head import is_behind
@@ -29,18 +29,35 @@ class Records:
 
     def __init__(self, saves: Iterable[SaveRecord], running: Running | None = None) -> None:
         self._newest: dict[str, SaveRecord] = {}
+        self._lost: dict[tuple[int, int], SaveRecord] = {}
         self._anew: set[str] = set()
         self._running = running
-        for record in sorted(saves, key=lambda item: item.t):
+        following = Following()
+        present: dict[str, SaveRecord] = {}
+        for record in sorted(saves, key=lambda item: (item.attempt, item.t)):
             path = _real(record.path)
             last = self._newest.get(path)
             if last is not None and last.attempt == record.attempt:
                 self._anew.update((path,) if is_behind(record.counters, last.counters) else ())
             self._newest[path] = record
+            now = following.now(record)
+            if now is not None:
+                present[_real(now.path)] = now
+            elif record.files:
+                self._lost[max(record.files.values())] = record
+        self.present = tuple(present.values())
+        """The records of saves that are there unchanged, each with its present path."""
+        self._newest |= present
 
-    def of(self, path: str) -> SaveRecord | None:
+    def of(self, candidate: Candidate) -> SaveRecord | None:
         """The record of a checkpoint, also when that has changed since."""
-        return self._newest.get(_real(path))
+        record = self._newest.get(_real(candidate.path))
+        if candidate.files and (record is None or not _unchanged(record.files, candidate.files)):
+            # Moved out of its folder, or copied with its times.
+            moved = self._lost.get(max(candidate.files.values()))
+            if moved is not None and _unchanged(moved.files, candidate.files):
+                return moved
+        return record
 
     def counts_anew(self, path: str) -> bool:
         """Whether the count in this file has fallen within an attempt: for each fold, say."""
@@ -49,11 +66,12 @@ class Records:
 
     def covers(self, candidate: Candidate) -> bool:
         """Whether every file is exactly as it was when the save had ended."""
-        record = self.of(candidate.path)
+        record = self.of(candidate)
         if record is not None:
             return bool(record.files) and _unchanged(record.files, candidate.files)
         # Shards of one checkpoint are noted one by one.
-        records = [self.of(os.path.join(candidate.path, name)) for name in candidate.files]
+        folder = _real(candidate.path)
+        records = [self._newest.get(os.path.join(folder, name)) for name in candidate.files]
         return bool(records) and all(
             item is not None and bool(item.files) and _unchanged(item.files, candidate.files)
             for item in records
@@ -66,7 +84,7 @@ class Records:
         a process that dies between a save and its record leaves a whole checkpoint of which
         nobody says whose it is. Then time tells, where the training that ran last is known.
         """
-        record = self.of(candidate.path)
+        record = self.of(candidate)
         if record is not None and self.covers(candidate):
             return _writer(record)
         if candidate.format == LIGHTNING_NAME:
@@ -103,7 +121,7 @@ class Records:
         return [self._with_record(candidate) for candidate in candidates]
 
     def _with_record(self, candidate: Candidate) -> Candidate:
-        record = self.of(candidate.path)
+        record = self.of(candidate)
         whose = self.whose(candidate)
         home = whose.home or os.path.dirname(candidate.path)
         is_running = self._running is not None and _real(home) == _real(self._running.home)
@@ -125,4 +143,6 @@ def _real(path: str) -> str:
 
 
 def _unchanged(noted: Mapping[str, tuple[int, int]], present: Sizes) -> bool:
+    if len(noted) == len(present) == 1:  # a file, which may have another name by now
+        return tuple(*noted.values()) == tuple(*present.values())
     return all(present.get(name) == tuple(times) for name, times in noted.items())

@@ -7,6 +7,7 @@ that a stuck file system can be given up on. Reads only; nothing is deleted, ren
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -39,6 +40,11 @@ _CHECKED_CAP = 200
 _SAME_MOMENT_S = 2.0
 _NOTED_PLACES = 8
 """Of the newest saves: how many directories are listed where only these may be used."""
+_UNFINISHED_FOLDER = re.compile(
+    r"(?i)\d.*[._-](tmp|part|partial|temp|incomplete|saving|writing)$"
+    r"|^\W*(tmp|temp|partial|incomplete|saving|writing)[._-].*\d"
+)
+"""With a number: a folder that is always called tmp may be where the checkpoints stay."""
 NOTED = "unchanged since it was saved"
 
 
@@ -79,7 +85,7 @@ def survey(
     saves = tuple(save for save in request.saves if not save.is_part)
     records = Records(request.saves, request.running)
     noted_only = request.level == "noted"
-    found = find_candidates(_places(request), most_depth=0 if noted_only else DEPTH)
+    found = find_candidates(_places(request, records), most_depth=0 if noted_only else DEPTH)
     candidates = [item for item in found.candidates if not noted_only or records.covers(item)]
     ordered = newest_first(records.known(candidates))
     problem = found.problem
@@ -131,19 +137,24 @@ def survey(
     )
 
 
-def _places(request: SurveyRequest) -> tuple[str, ...]:
+def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
     """Where to look; of the noted saves alone in their own directories, the newest first."""
     named = request.only_directories
     only = places(request.directories, (), (), request.cwd)
     if request.level != "noted":
-        saves, argv = ((), ()) if named else (request.saves, request.argv)
-        return places(request.directories, saves, argv, request.cwd)
-    newest = sorted(request.saves, key=lambda save: -save.t)
-    found = dict.fromkeys(
+        saves, argv = ((), ()) if named else (records.present + request.saves, request.argv)
+        found = places(request.directories, saves, argv, request.cwd)
+        folders = [os.path.dirname(save.path) for save in saves[-_NOTED_PLACES:]]
+        if any(map(os.path.lexists, folders)):
+            return found
+        # Moved one by one into another folder.
+        return tuple(dict.fromkeys((*found, *map(os.path.dirname, folders))))
+    newest = sorted(records.present, key=lambda save: -save.t)
+    homes = dict.fromkeys(
         os.path.dirname(save.path) if os.path.basename(save.path) in save.files else save.path
         for save in newest
     )
-    fit = (place for place in found if not named or any(map(Path(place).is_relative_to, only)))
+    fit = (place for place in homes if not named or any(map(Path(place).is_relative_to, only)))
     return tuple(islice(fit, _NOTED_PLACES))
 
 
@@ -176,13 +187,16 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
     if candidate.path.endswith(".tmp"):
         return Verdict(whole=False, why="by its name a save that has not finished")
     recorded = records.covers(candidate)
+    if _UNFINISHED_FOLDER.search(os.path.basename(os.path.dirname(candidate.path))):
+        # Whole in itself; whether other files were to come is not known.
+        return Verdict(whole=None, why="its folder has the name of a save that has not finished")
     # Also of a recorded one: after a power loss a file of the right size may hold zeros.
     verdict = _check(candidate, limits)
     if recorded and verdict.whole is not False:
         deep = verdict.whole and verdict.how_checked == "full"
         why = f"{NOTED}; {verdict.why}" if deep else NOTED
         return Verdict(whole=True, why=why, how_checked="recorded")
-    if records.of(candidate.path) is not None and not recorded:
+    if records.of(candidate) is not None and not recorded:
         return msgspec.structs.replace(
             verdict, why=f"{verdict.why} (changed since the save hook noted it)"
         )

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from watchdog_train.checkpoints.files import Following
 from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.evolve import replay
@@ -226,9 +227,11 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 
 def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
     """The newest save that a hook recorded and that is still there."""
+    following = Following()
     for attempt in reversed(state.attempts):
         saves = read_saves(run.attempt(attempt.attempt), 20)
-        save = newest_checkpoint(each for each in saves if os.path.exists(each.path))
+        there = (save if os.path.exists(save.path) else following.now(save) for save in saves)
+        save = newest_checkpoint(filter(None, there))
         if save is not None:
             return NewestCheckpoint(
                 path=save.path, format=save.format, step=save.step, saved_at=save.t

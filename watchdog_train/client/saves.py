@@ -60,22 +60,22 @@ def _record_when_closed(file, format_name, counters):
     import weakref
 
     path = os.path.abspath(os.fspath(file.name))
-    number = os.fstat(file.fileno()).st_ino
+    inodes = _inodes(path)
     # A file that is opened anew is empty for a while: that is not the save.
-    _open_files[path] = (weakref.ref(file), format_name, _step(), number, file.tell(), counters)
+    _open_files[path] = (weakref.ref(file), format_name, _step(), inodes, file.tell(), counters)
     if len(_open_files) > _MOST_OPEN:
         _open_files.pop(next(iter(_open_files)), None)
 
 
 def _settle():
     """Record the open files that have been closed since."""
-    for path, (file, format_name, step, number, size, counters) in list(_open_files.items()):
+    for path, (file, format_name, step, inodes, size, counters) in list(_open_files.items()):
         opened = file()
         if opened is not None and not opened.closed:
             continue
         _open_files.pop(path, None)
         try:
-            found = _named_now(path, number)
+            found = _named_now(path, inodes)
             if found is not None and os.stat(found).st_size >= size:
                 files = {os.path.basename(found): _stat(found)}
                 record(found, format_name, files, step=step, counters=counters)
@@ -83,13 +83,32 @@ def _settle():
             pass
 
 
-def _named_now(path, number):
-    """The path itself, or what the file was renamed to in its folder, as an atomic save does."""
+def _named_now(path, inodes):
+    """The path itself, or what it or its folder was renamed to, as an atomic save does."""
     if os.path.exists(path):
         return path
-    with os.scandir(os.path.dirname(path)) as entries:
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        folder = _entry(os.path.dirname(folder), inodes[1])
+    return folder and _entry(folder, inodes[0])
+
+
+def _entry(folder, inode):
+    with os.scandir(folder) as entries:
         near = itertools.islice(entries, _MOST_FILES)
-        return next((entry.path for entry in near if entry.inode() == number), None)
+        return next((entry.path for entry in near if entry.inode() == inode), None)
+
+
+def _inodes(path):
+    """Of the path and of the folders above it: a save is found by them after it was renamed."""
+    found = []
+    try:
+        for _ in range(4):
+            found.append(os.stat(path).st_ino)
+            path = os.path.dirname(path)
+    except OSError:
+        pass
+    return found
 
 
 def record_file(path, format_name, step, home):
@@ -192,6 +211,7 @@ def record(
             "signature": resume.signature_of(place) if place else None,
             "t": time.time(),
             "files": files,
+            "inodes": _inodes(path),
             "counters": counters or {},
             "attempt": slot.attempt,
         }

@@ -91,6 +91,8 @@ class SaveReport(Value):
     step: int | None
     t: float
     """Unix seconds."""
+    saved_at: float = 0.0
+    """Unix seconds of its newest file."""
 
 
 class Sleep(Value):

@@ -275,7 +275,7 @@ class Observer:
         newest = newest_checkpoint(read_saves(folder, SAVES_CAP))
         if newest is None:
             return None
-        return SaveReport(path=newest.path, step=newest.step, t=newest.t)
+        return SaveReport(path=newest.path, step=newest.step, t=newest.t, saved_at=newest.saved_at)
 
     def _resumed_step(self) -> int | None:
         steps = [

@@ -90,6 +90,8 @@ class SaveRecord(Whose):
     """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     """Step and epoch in the dictionary that was saved, by their names in it."""
+    inodes: tuple[int, ...] = ()
+    """Of the path and of the folders above it, upward."""
     attempt: int = 0
 
     @property

@@ -69,9 +69,9 @@ def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> Sav
     for save in reversed(saves):
         if not _is_overwritten(save, saves) or _size(save) > most_bytes:
             continue
-        if save.path in kept:
-            return save if kept[save.path] != save.saved_at else None
-        if len(kept) < MOST_PATHS:
+        if save.saved_at in kept.values():  # it may be kept under the name that it was given since
+            return None
+        if save.path in kept or len(kept) < MOST_PATHS:
             return save
     return None
 
@@ -83,8 +83,10 @@ def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:
     if save.is_part or not name.endswith((*SUFFIXES, ".safetensors")):
         return False  # no scan would take it for a checkpoint
     # A number in the name promises another file for the next save, until it has come twice.
-    again = sum(other.path == save.path for other in saves) > 1
-    return again or not _has_number(save.path)
+    same_name = [other.path for other in saves if _SEPARATORS.split(other.path)[-1] == name]
+    if same_name.count(save.path) > 1:
+        return True
+    return not _has_number(save.path) and len(set(same_name)) == 1
 
 
 def _has_number(path: str) -> bool:

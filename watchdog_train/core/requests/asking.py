@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     Action,
@@ -67,9 +69,12 @@ def prove(
             return None
         return StartSurvey(level="quick")
     consumes: tuple[TaskName, ...] = ("survey",) if ours else ()
-    found = {finding.path: finding for finding in observation.survey.findings}.get(save.path)
+    names = (save.path, save.saved_at)  # it may have been renamed since
+    findings = observation.survey.findings
+    found = next((one for one in findings if one.path in names or one.saved_at in names), None)
     if found is not None and found.whole:
-        return Record(events=proofs, consumes=consumes)
+        proven = (msgspec.structs.replace(proof, path=found.path) for proof in proofs)
+        return Record(events=tuple(proven), consumes=consumes)
     if running or (ours and observation.survey.beside_writers):
         return Record(events=(), consumes=consumes)
     if not ours or "not-whole" in state.notices:

@@ -1,0 +1,161 @@
+"""Saves that were renamed after their hook had noted them: they are found, and stay noted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint_samples import look, torch_zip, write_files, write_hf
+from watchdog_train.checkpoints.keep import KeepRequest, keep
+from watchdog_train.client import saves as client_saves
+from watchdog_train.core.model import SaveRecord
+
+
+def noted(path: Path, *, kind: str = "torch", step: int = 80, at_s: float = 1.0) -> SaveRecord:
+    """As the hook inside a training notes it."""
+    items = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = {
+        item.relative_to(path if path.is_dir() else path.parent).as_posix(): (
+            item.stat().st_size,
+            item.stat().st_mtime_ns,
+        )
+        for item in items
+        if item.is_file()
+    }
+    return SaveRecord(
+        path=str(path), format=kind, step=step, t=at_s, files=files, attempt=1,
+        inodes=tuple(client_saves._inodes(str(path))),
+    )  # fmt: skip
+
+
+def saved(path: Path, **how: object) -> SaveRecord:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(torch_zip())
+    return noted(path, **how)
+
+
+def into_a_folder(out: Path) -> tuple[SaveRecord, str]:
+    record = saved(out / "step_80.part" / "state.pt")
+    os.rename(out / "step_80.part", out / "step_80")
+    return record, "step_80/state.pt"
+
+
+def deeper(out: Path) -> tuple[SaveRecord, str]:
+    record = saved(out / "step_80.part" / "model" / "state.pt")
+    shutil.move(out / "step_80.part", out / "step_80")
+    return record, "step_80/model/state.pt"
+
+
+def replaced(out: Path) -> tuple[SaveRecord, str]:
+    (out / "ckpt.pt").write_bytes(torch_zip()[:-9])
+    record = saved(out / "ckpt.pt.tmp")
+    os.replace(out / "ckpt.pt.tmp", out / "ckpt.pt")
+    return record, "ckpt.pt"
+
+
+def out_of_a_folder(out: Path) -> tuple[SaveRecord, str]:
+    record = saved(out / "tmp" / "state.pt")
+    shutil.move(out / "tmp" / "state.pt", out / "step_80.pt")
+    (out / "tmp").rmdir()
+    return record, "step_80.pt"
+
+
+def into_another_folder(out: Path) -> tuple[SaveRecord, str]:
+    record = saved(out / "tmp-81" / "state.pt")
+    (out / "step_80").mkdir()
+    os.rename(out / "tmp-81" / "state.pt", out / "step_80" / "state.pt")
+    (out / "tmp-81").rmdir()
+    return record, "step_80/state.pt"
+
+
+def behind_a_link(out: Path) -> tuple[SaveRecord, str]:
+    for name in ("a", "b"):
+        write_files(out / name, {"other.pt": torch_zip()[:-9]})
+    (out / "now").symlink_to("a")
+    record = saved(out / "now" / "state.pt")
+    (out / "now").unlink()
+    (out / "now").symlink_to("b")
+    return record, "a/state.pt"
+
+
+def kept_as_the_one_before(out: Path) -> tuple[SaveRecord, str]:
+    record = saved(out / "ckpt.pt")
+    os.replace(out / "ckpt.pt", out / "ckpt.before.pt")
+    (out / "ckpt.pt").write_bytes(torch_zip()[:-9])
+    return record, "ckpt.before.pt"
+
+
+def copied_with_its_times(out: Path) -> tuple[SaveRecord, str]:
+    record = saved(out / "scratch" / "state.pt")
+    shutil.copy2(out / "scratch" / "state.pt", out / "step_80.pt")
+    shutil.rmtree(out / "scratch")
+    return record, "step_80.pt"
+
+
+def of_a_trainer(out: Path) -> tuple[SaveRecord, str]:
+    write_hf(out, 80).rename(out / "tmp-checkpoint-80")
+    record = noted(out / "tmp-checkpoint-80", kind="hf")
+    os.rename(out / "tmp-checkpoint-80", out / "checkpoint-80")
+    return record, "checkpoint-80"
+
+
+WAYS = (
+    into_a_folder, deeper, replaced, out_of_a_folder, into_another_folder, behind_a_link,
+    kept_as_the_one_before, copied_with_its_times, of_a_trainer,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("known", [True, False], ids=["known place", "unknown place"])
+def test_a_save_is_found_after_it_was_renamed(
+    tmp_path: Path, way: Callable[[Path], tuple[SaveRecord, str]], known: bool
+) -> None:
+    """Whole by its record, with the step of that; also where no option names the folder."""
+    out = tmp_path / "run" / "ckpt"
+    out.mkdir(parents=True)
+    record, name = way(out)
+    found = look(out if known else tmp_path / "none", saves=(record,))
+    whole = [(one.path, one.how_checked, one.step) for one in found if one.whole]
+    assert whole == [(str(out / name), "recorded", 80)]
+
+
+def test_a_folder_that_was_not_renamed_any_more_comes_after_a_finished_one(tmp_path: Path) -> None:
+    """More files may have been to come; alone it is better than nothing."""
+    finished, _ = into_a_folder(tmp_path)
+    cut = saved(tmp_path / "step_100.part" / "state.pt", step=100, at_s=2.0)
+    found = {one.step: one.whole for one in look(tmp_path, saves=(finished, cut))}
+    assert found == {80: True, 100: None}
+    plain = saved(tmp_path / "tmp_models" / "state.pt", step=9)
+    assert look(tmp_path / "tmp_models", saves=(plain,))[0].whole
+
+
+def test_an_inode_that_is_used_again_is_not_the_save(tmp_path: Path) -> None:
+    """A file system gives the number of a removed file to the next one."""
+    record = saved(tmp_path / "step_20.pt")
+    other = tmp_path / "step_40.pt"
+    (tmp_path / "step_20.pt").rename(other)
+    other.write_bytes(torch_zip(b"another"))
+    (found,) = look(tmp_path, saves=(record,))
+    assert (found.path, found.how_checked) == (str(other), "quick")
+
+
+def test_a_copy_follows_a_save_that_was_renamed(tmp_path: Path) -> None:
+    """It is a copy of what now has the other name."""
+    record, name = into_a_folder(tmp_path)
+    copy = str(tmp_path / "kept" / "state.pt")
+    answer = keep(KeepRequest(save=record, copy=copy, most_bytes=1 << 30))
+    assert (answer.problem, answer.path) == (None, str(tmp_path / name))
+
+
+def test_an_open_file_whose_folder_was_renamed_is_noted(tmp_path: Path) -> None:
+    """It is noted when it is closed, and by then its folder has its last name."""
+    path = tmp_path / "step_80.part" / "state.pt"
+    path.parent.mkdir()
+    path.write_bytes(b"x")
+    inodes = client_saves._inodes(str(path))
+    path.parent.rename(tmp_path / "step_80")
+    assert client_saves._named_now(str(path), inodes) == str(tmp_path / "step_80" / "state.pt")
