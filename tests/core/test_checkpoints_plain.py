@@ -9,29 +9,43 @@ import time
 import pytest
 
 from tests.checkpoint_samples import LEGACY, look, only, safetensors, torch_zip, write_files
-from watchdog_train.checkpoints.formats import Candidate, by_number_then_time, number_in_name
+from watchdog_train.checkpoints.formats import Candidate
+from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.registry import newest_first
 
 
 @pytest.mark.parametrize(
-    ("stem", "step", "order"),
+    ("stem", "step", "epoch"),
     [
-        ("ckpt_100", 100, 100),
-        ("model-step=1200-loss=0.25", 1200, 1200),
-        ("step500", 500, 500),
+        ("ckpt_100", 100, None),
+        ("model-step=1200-loss=0.25", 1200, None),
+        ("step500", 500, None),
         ("epoch_3", None, 3),
-        ("epoch=3-step=1200", 1200, 1200),
-        ("iter_0000123", 123, 123),
+        ("epoch=3-step=1200", 1200, 3),
+        ("e1s20", 20, 1),
+        ("ep1-ba200-rank0", 200, 1),
+        ("100_epoch_3", None, 3),
+        ("iter_0000123", 123, None),
+        ("rl_model_4800_steps", 4800, None),
+        ("ckpt_10k", 10_000, None),
+        ("ckpt_100_acc_90", 100, None),
+        ("f1_90_step_100", 100, None),
+        ("lr1e-05_step_100", 100, None),
+        ("opt-125m_step_500", 500, None),
+        ("ckpt-2026-11-30", None, None),
+        ("20261130_153000", None, None),
         ("resnet50", None, None),
         ("llama-7b", None, None),
+        ("ckpt-3f2a9b", None, None),
         ("last", None, None),
         ("weights_0.5", None, None),
-        ("42", 42, 42),
-        ("model_2_100", 100, 100),
+        ("42", 42, None),
+        ("model_2_100", 100, None),
     ],
 )
-def test_numbers_in_file_names(stem, step, order):
-    """A step is believed only where the name sets it apart; an epoch orders and is no step."""
-    assert number_in_name(stem) == (step, order)
+def test_numbers_in_file_names(stem, step, epoch):
+    """A step is believed where the name sets it apart; an epoch, a date, a score are none."""
+    assert number_in_name(stem) == (step, epoch)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +101,13 @@ def test_newest_by_number_and_unnumbered_by_time(tmp_path):
 
 def test_ten_thousand_files_without_a_number_are_put_in_order_at_once():
     """A folder of tensors must not use up the time that the scan of checkpoints has."""
-    rest = {"path": "", "format": "torch", "step": None, "order": None}
-    made = [Candidate(files={"a": (1, time_ns)}, **rest) for time_ns in range(10_000)]
+    rest = {"format": "torch", "step": None, "epoch": None}
+    made = [
+        Candidate(path=f"/{number:x}n.pt", files={"a": (1, number)}, **rest)
+        for number in range(10_000)
+    ]
     began = time.monotonic()
-    assert [*by_number_then_time((*made,))] == made[::-1]
+    assert [*newest_first(made)] == made[::-1]
     assert time.monotonic() - began < 2
 
 

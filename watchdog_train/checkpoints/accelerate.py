@@ -19,12 +19,12 @@ from watchdog_train.checkpoints.formats import (
     Limits,
     Verdict,
     a_directory,
-    number_in_name,
     of_parts,
     refuse_missing_ranks,
     refuse_unfinished,
     stale_words,
 )
+from watchdog_train.checkpoints.names import number_in_name
 
 _WITNESS = "random_states_0.pkl"
 _RANDOM = re.compile(r"^random_states_(\d{1,6})\.pkl$")
@@ -46,10 +46,10 @@ def _find(listing: Listing) -> tuple[Candidate, ...]:
     if not _is_state(listing):
         return ()
     name = os.path.basename(listing.path)
-    step, order = number_in_name(name)
+    step, epoch = number_in_name(name)
     if _AUTOMATIC.match(name):
         step = None  # automatic naming counts saves, not steps
-    return a_directory(listing, "accelerate", sizes_of(listing.path), (step, order))
+    return a_directory(listing, "accelerate", sizes_of(listing.path), (step, epoch))
 
 
 def _is_state(listing: Listing) -> bool:
@@ -65,7 +65,7 @@ def _is_state(listing: Listing) -> bool:
     parent, name = os.path.split(listing.path)
     if _AUTOMATIC.match(name) and os.path.basename(parent) == "checkpoints":
         return True
-    return bool(names) and number_in_name(name)[1] is not None and _has_sibling(parent)
+    return bool(names) and any(character.isdigit() for character in name) and _has_sibling(parent)
 
 
 def _has_sibling(parent: str) -> bool:

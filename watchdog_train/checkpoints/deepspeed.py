@@ -25,10 +25,10 @@ from watchdog_train.checkpoints.formats import (
     Limits,
     Verdict,
     a_directory,
-    number_in_name,
     of_parts,
     stale_words,
 )
+from watchdog_train.checkpoints.names import number_in_name
 
 POINTER = "latest"
 _SHARD = re.compile(

@@ -15,16 +15,10 @@ from watchdog_train.checkpoints.files import (
     UnreadableError,
     sizes_of,
 )
+from watchdog_train.checkpoints.names import number_in_name
 from watchdog_train.core.model import Value
 
 Level = Literal["quick", "full"]
-
-_DELIMITED = re.compile(
-    r"(?P<word>[A-Za-z]*)(?P<mark>[-_=. ]*)(?<![0-9.])(?P<number>\d{1,12})(?![0-9A-Za-z]|\.\d)"
-)
-_STEP_WORDS = frozenset(("step", "steps", "iter", "iters", "iteration", "it", "global"))
-_EPOCH_WORDS = frozenset(("epoch", "epochs", "ep", "e"))
-_OTHER_WORDS = frozenset(("ckpt", "checkpoint")) | _EPOCH_WORDS
 
 
 class Candidate(Value):
@@ -33,11 +27,14 @@ class Candidate(Value):
     path: str
     format: str
     step: int | None
-    order: int | None
-    """A number that grows from checkpoint to checkpoint: the step, or an epoch in a file name."""
+    epoch: int | None
     files: Sizes
-    recorded: bool = False
-    """The save hook noted a save to this path."""
+    noted: tuple[int, float] | None = None
+    """Attempt and time of the save that the hook noted."""
+    counters: dict[str, int] | None = None
+    """Step and epoch in its dictionary, by their names; None: nobody has looked."""
+    is_weights: bool = False
+    """Its dictionary holds weights and nothing else of a training."""
     stage: int = 0
     """Which training into its directory has written it, 0 where that is not known."""
     of_running: bool = False
@@ -79,17 +76,11 @@ class Format(Value):
     check: Callable[[Candidate, Limits], Verdict]
     """Whether it is whole: see `judged`. Never unpickles, never writes."""
     key: Callable[[Candidate], tuple[int, ...]] | None = None
-    """The higher, the newer, as the framework orders them; None: by_number_then_time."""
-
-    def newest_first(self, candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Candidates of one directory in the order of the framework: the first is its "latest"."""
-        if self.key is None:
-            return by_number_then_time(candidates)
-        return tuple(sorted(candidates, key=self.key, reverse=True))
+    """The higher, the newer, as the framework orders them; None: see checkpoints.registry."""
 
 
 Numbers = tuple[int | None, int | None]
-"""Step and order of a candidate."""
+"""Step and epoch of a candidate."""
 
 
 def a_file(listing: Listing, entry: Entry, name: str, numbers: Numbers) -> Candidate:
@@ -98,7 +89,7 @@ def a_file(listing: Listing, entry: Entry, name: str, numbers: Numbers) -> Candi
         path=os.path.join(listing.path, entry.name),
         format=name,
         step=numbers[0],
-        order=numbers[1],
+        epoch=numbers[1],
         files={entry.name: (entry.size, entry.mtime_ns)},
     )
 
@@ -107,8 +98,8 @@ def a_directory(
     listing: Listing, name: str, files: Sizes, numbers: Numbers | None = None
 ) -> tuple[Candidate, ...]:
     """The directory itself as a checkpoint of a format, if it has files of it."""
-    step, order = numbers or number_in_name(os.path.basename(listing.path))
-    found = Candidate(path=listing.path, format=name, step=step, order=order, files=files)
+    step, epoch = numbers or number_in_name(os.path.basename(listing.path))
+    found = Candidate(path=listing.path, format=name, step=step, epoch=epoch, files=files)
     return (found,) if files or numbers else ()
 
 
@@ -121,7 +112,7 @@ def numbered_directory(
     if match is None or (names and not any(map(familiar.match, names))):
         return ()
     step = int(match[1])
-    return a_directory(listing, name, sizes_of(listing.path), (step, step))
+    return a_directory(listing, name, sizes_of(listing.path), (step, None))
 
 
 def by_step(candidate: Candidate) -> tuple[int, ...]:
@@ -219,45 +210,3 @@ def stale_words(
         f"{witness} is {age_s:.1f} s older than {newest}: "
         "a later save over this directory may not have finished"
     )
-
-
-def number_in_name(stem: str) -> Numbers:
-    """The (step, order) that a file name tells: `epoch_3` gives (None, 3), `resnet50` nothing."""
-    step = epoch = None
-    for match in _DELIMITED.finditer(stem):
-        word, number = match["word"].lower(), int(match["number"])
-        if word in _STEP_WORDS:
-            return number, number
-        if not match["mark"] and word and word not in _OTHER_WORDS:
-            continue
-        if word in _EPOCH_WORDS:
-            epoch = number
-        else:
-            step = number
-    if epoch is not None:
-        return None, epoch
-    return step, step
-
-
-def by_number_then_time(candidates: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-    """Newest first: by number, then by time; one without a number stands where its time puts it.
-
-    Once the save hook has noted a save into a directory, older files there that it has not noted
-    were not written by this training, whatever number is in their names.
-    """
-    noted_ns = max((item.mtime_ns for item in candidates if item.recorded), default=0)
-    foreign = [item for item in candidates if not item.recorded and item.mtime_ns < noted_ns]
-    ours = [item for item in candidates if item.recorded or item.mtime_ns >= noted_ns]
-    return (*_merged(ours), *_merged(foreign))
-
-
-def _merged(candidates: list[Candidate]) -> list[Candidate]:
-    by_time = sorted(candidates, key=lambda item: item.mtime_ns)
-    plain = [item for item in by_time if item.order is None]
-    numbered = [item for item in by_time if item.order is not None]
-    numbered.sort(key=lambda item: item.order or 0)
-    result: list[Candidate] = []
-    while plain or numbered:  # both have their newest last; thousands are merged in milliseconds
-        later = plain and (not numbered or plain[-1].mtime_ns > numbered[-1].mtime_ns)
-        result.append((plain if later else numbered).pop())
-    return result

@@ -47,7 +47,7 @@ def _numbers_of(path: str, head: Head) -> Numbers | None:
     if _VERSION_KEY not in head.words or _holds_only_weights(path, head):
         return None
     step = head.number_after("global_step")
-    return (step, step) if step is not None and step >= 0 else (None, None)
+    return (step, None) if step is not None and step >= 0 else (None, None)
 
 
 FORMAT = Format(

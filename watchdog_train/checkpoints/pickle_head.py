@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickletools
+import re
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -26,6 +27,8 @@ _HEAD_OPCODES = 200
 _EXAMINED_CAP = 200
 """Files that are opened in one directory: there are trainings that keep them all."""
 _PICKLE_BYTES = 4 * 1024 * 1024
+_OF_TRAINING = re.compile(r"(?i)optimizer|(^|[._-])(optim|opt$|opt_|sched|scaler|train|rng)")
+"""Keys of what weights alone do not have."""
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 
@@ -117,18 +120,29 @@ def _words(data: bytes) -> tuple[Any, ...]:
     return tuple(words)
 
 
-def counters(path: str) -> dict[str, int]:
-    """How far the training had come by its own count: step and epoch, by their names in the file.
+def contents(path: str) -> tuple[dict[str, int], bool]:
+    """Step and epoch by their names in the file; and whether it holds weights alone.
 
-    Empty where the file is not whole, or its dictionary has no such number at its top.
+    Nothing where the file is not whole, or no dictionary.
     """
     try:
         with closing(OpenZip(path)) as archive:
-            found = _top_numbers(archive.read_member("/data.pkl", _PICKLE_BYTES))
+            found = _top_values(archive.read_member("/data.pkl", _PICKLE_BYTES))
     except (DamagedError, UnreadableError, OSError, ValueError, LookupError, RuntimeError):
-        return {}
-    names = (*STEP_NAMES, *EPOCH_NAMES)
-    return {name: found[name] for name in names if 0 <= found.get(name, -1) < MOST_COUNTED}
+        return {}, False
+    numbers = {name: found[name] for name in (*STEP_NAMES, *EPOCH_NAMES) if name in found}
+    counted = {
+        name: number
+        for name, number in numbers.items()
+        if type(number) is int and 0 <= number < MOST_COUNTED
+    }
+    is_full = any(map(_OF_TRAINING.search, found))
+    return counted, bool(found) and not counted and not is_full
+
+
+def counters(path: str) -> dict[str, int]:
+    """How far the training had come by its own count."""
+    return contents(path)[0]
 
 
 def step_of(counted: Mapping[str, int]) -> int | None:
@@ -146,9 +160,9 @@ def is_behind(counted: Mapping[str, int], other: Mapping[str, int]) -> bool:
 
 
 @silent()
-def _top_numbers(data: bytes) -> dict[Any, int]:
-    """Keys of the outermost dictionary whose value is a whole number; the stack is followed."""
-    found: dict[Any, int] = {}
+def _top_values(data: bytes) -> dict[Any, Any]:
+    """The outermost dictionary, with its plain values; the stack is followed."""
+    found: dict[Any, Any] = {}
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[Any, Any] = {}
@@ -172,7 +186,7 @@ def _top_numbers(data: bytes) -> dict[Any, int]:
                     stack.append(taken.pop(0))
                 if len(stack) == 1:
                     pairs = zip(taken[::2], taken[1::2], strict=False)
-                    found.update((key, value) for key, value in pairs if type(value) is int)
+                    found.update((key, value) for key, value in pairs if isinstance(key, str))
             elif opcode.name in ("APPENDS", "ADDITEMS", "BUILD", "APPEND"):
                 if opcode.name in ("BUILD", "APPEND"):
                     stack.append(taken[0])

@@ -13,7 +13,7 @@ import msgspec
 from watchdog_train.checkpoints.files import Following, Sizes
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
-from watchdog_train.checkpoints.pickle_head import is_behind
+from watchdog_train.checkpoints.pickle_head import is_behind, step_of
 from watchdog_train.core.model import SaveRecord, Value, Whose
 
 
@@ -128,10 +128,16 @@ class Records:
         candidate = msgspec.structs.replace(candidate, stage=whose.nth or 0, of_running=is_running)
         if record is None:
             return candidate
-        known = {"step": record.step, "order": record.step}
-        if record.step is None or not self.covers(candidate):
-            known = {}  # the note is about what the file held before
-        return msgspec.structs.replace(candidate, recorded=True, **known)
+        noted = (record.attempt, record.t)
+        if not self.covers(candidate):  # the note is about what the file held before
+            return msgspec.structs.replace(candidate, noted=noted)
+        step = record.step if step_of(record.counters) is None else step_of(record.counters)
+        return msgspec.structs.replace(
+            candidate,
+            noted=noted,
+            step=candidate.step if step is None else step,
+            counters=record.counters or None,
+        )
 
 
 def _writer(record: SaveRecord) -> Whose:

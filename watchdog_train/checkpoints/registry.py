@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import os
+import re
 from collections.abc import Iterable
 
 from watchdog_train.checkpoints import (
@@ -17,6 +19,9 @@ from watchdog_train.checkpoints import (
     vision,
 )
 from watchdog_train.checkpoints.formats import Candidate, Format
+from watchdog_train.checkpoints.names import numbers_of
+from watchdog_train.checkpoints.pickle_head import is_behind, step_of
+from watchdog_train.client.layout import EPOCH_NAMES
 
 FORMATS: tuple[Format, ...] = (
     hf.FORMAT,
@@ -34,31 +39,98 @@ FORMATS: tuple[Format, ...] = (
 BY_NAME = {item.name: item for item in FORMATS}
 
 
+_LOOSE = (torch_zip.NAME, safetensors.NAME)
+"""Single files of a loop of the user's own."""
+_SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin|safetensors))?(\.tar)?(\.tmp)?\Z")
+
+
 def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """All candidates, newest first.
 
-    Numbers are compared within one directory only: step 50 of a second stage is newer than step
-    1000 of the first. Between directories the newest file decides.
+    A framework orders its own within one directory, and between directories the newest decides.
     """
     groups: dict[tuple[str, str], list[Candidate]] = {}
-    for candidate in candidates:
-        groups.setdefault((candidate.format, os.path.dirname(candidate.path)), []).append(candidate)
+    for one in candidates:
+        is_loose = one.format in _LOOSE
+        key = ("", "") if is_loose else (one.format, os.path.dirname(one.path))
+        groups.setdefault(key, []).append(one)
     rank = {item.name: number for number, item in enumerate(FORMATS)}
-    # Weights in safetensors beside files of torch.save come from one loop: time decides there.
-    rank[safetensors.NAME] = rank[torch_zip.NAME]
     ordered = sorted(
-        groups.items(),
-        key=lambda item: (
+        groups.values(),
+        key=lambda group: (
             # What hooks have seen being saved is this training's; a folder beside it may not be.
-            not any(one.recorded for one in item[1]),
-            not any(one.of_running for one in item[1]),
-            rank[item[0][0]],
-            -max(one.mtime_ns for one in item[1]),
+            not any(one.noted for one in group),
+            not any(one.of_running for one in group),
+            min(rank[one.format] for one in group),
+            -max(one.mtime_ns for one in group),
         ),
     )
-    result: list[Candidate] = []
-    for (name, _), group in ordered:
+    return tuple(one for group in ordered for one in _in_order(group))
+
+
+def _in_order(group: list[Candidate]) -> list[Candidate]:
+    """One group, newest first; what other trainings have saved comes last."""
+    framework = BY_NAME[group[0].format].key
+    strangers = _of_others(group)
+    if framework is not None:
+        found = sorted(group, key=framework, reverse=True)
         # A second training into one directory is newer than the first, whatever its steps.
-        in_order = BY_NAME[name].newest_first(tuple(group))
-        result += sorted(in_order, key=lambda one: -one.stage)
-    return tuple(result)
+        return sorted(found, key=lambda one: (one.path in strangers, -one.stage))
+    noted = [one for one in group if one.noted]
+    noted.sort(key=lambda one: one.noted or (), reverse=True)
+    rest = [one for one in group if not one.noted]
+    last = [one for one in rest if one.path not in strangers]
+    ours = _merged((noted, _by_number(last)))
+    found = [*ours, *_by_number([one for one in rest if one.path in strangers])]
+    return sorted(found, key=lambda one: one.is_weights or one.format == safetensors.NAME)
+
+
+def _of_others(group: list[Candidate]) -> frozenset[str]:
+    """What was not noted beside noted saves, by its path.
+
+    An attempt that is killed between a save and its note leaves one that is ours. Older ones, and
+    those of which there are more than that, are of a training that nobody has noted.
+    """
+    noted = [one for one in group if one.noted is not None]
+    rest = [one for one in group if one.noted is None]
+    since = min((one.mtime_ns for one in noted), default=0)
+    later = [one for one in rest if one.mtime_ns > since]
+    attempts = max((one.noted[0] for one in noted if one.noted is not None), default=0)
+    ours = later if not noted or len(later) <= max(attempts, 1) else []
+    counted = max(noted, key=lambda one: one.noted or (), default=None)
+    if counted is not None:
+        known = counted.counters or {}
+        ours = [one for one in ours if not is_behind(one.counters or {}, known)]
+    return frozenset(one.path for one in rest).difference(one.path for one in ours)
+
+
+def _by_number(group: list[Candidate]) -> list[Candidate]:
+    """Newest first by what they hold and are called; between unlike ones by time."""
+    keys: dict[str, tuple[object, ...]] = {}
+    chains: dict[object, list[Candidate]] = {}
+    for one in group:
+        folder, name = os.path.split(one.path)
+        above, parent = os.path.split(folder)
+        found, outer = numbers_of(_SUFFIX.sub("", name)), numbers_of(parent)
+        has_own = found.dates or found.stages or found.epochs or found.counts
+        where: tuple[str, ...] = (folder,)
+        # step_20/state.pt, epoch_1/step_20.pt; but with run_1/step_20.pt time tells the run.
+        if outer.dates or outer.epochs or outer.steps or (outer.counts and not has_own):
+            where = (above, outer.shape)
+            found = outer.beside(found)
+        counters = one.counters or {}
+        epoch = tuple(counters[name] for name in EPOCH_NAMES if name in counters)[:1]
+        step = step_of(counters)
+        first = (*found.dates, *found.stages, *(epoch or found.epochs))
+        if step is not None:
+            first = (*first, step)
+        shape = (len(first), bool(epoch or found.epochs)) if counters else found.shape
+        chains.setdefault((where, shape), []).append(one)
+        keys[one.path] = (first, found.counts, one.mtime_ns)
+    ordered = (sorted(c, key=lambda one: keys[one.path], reverse=True) for c in chains.values())
+    return _merged(ordered)
+
+
+def _merged(chains: Iterable[Iterable[Candidate]]) -> list[Candidate]:
+    """Of the first ones of all chains always the newest file."""
+    return list(heapq.merge(*chains, key=lambda one: -one.mtime_ns))

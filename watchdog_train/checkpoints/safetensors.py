@@ -25,10 +25,10 @@ from watchdog_train.checkpoints.formats import (
     Verdict,
     a_directory,
     a_file,
-    number_in_name,
     of_parts,
     stale_words,
 )
+from watchdog_train.checkpoints.names import number_in_name
 
 NAME = "safetensors"
 SUFFIX = ".safetensors"

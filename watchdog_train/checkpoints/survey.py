@@ -20,7 +20,7 @@ import msgspec
 from watchdog_train.checkpoints.files import sizes_of
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
-from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
+from watchdog_train.checkpoints.pickle_head import contents, counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running
 from watchdog_train.checkpoints.registry import BY_NAME, newest_first
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
@@ -37,6 +37,8 @@ from watchdog_train.whole_files import answer_question
 
 _CHECKED_CAP = 200
 """Checkpoints that are looked at, newest first."""
+_OPENED_CAP = 60
+"""Files whose dictionary is read for the order."""
 _SAME_MOMENT_S = 2.0
 _NOTED_PLACES = 8
 """Of the newest saves: how many directories are listed where only these may be used."""
@@ -87,7 +89,7 @@ def survey(
     noted_only = request.level == "noted"
     found = find_candidates(_places(request, records), most_depth=0 if noted_only else DEPTH)
     candidates = [item for item in found.candidates if not noted_only or records.covers(item)]
-    ordered = newest_first(records.known(candidates))
+    ordered = newest_first(_looked_into(records.known(candidates)))
     problem = found.problem
     if noted_only and not ordered:
         problem = problem or "no save that the hooks noted is there unchanged"
@@ -156,6 +158,24 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
     )
     fit = (place for place in homes if not named or any(map(Path(place).is_relative_to, only)))
     return tuple(islice(fit, _NOTED_PLACES))
+
+
+def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
+    """With what the newest files of torch.save hold, which is read without unpickling."""
+    unknown = [one for one in candidates if one.format == TORCH_NAME and one.counters is None]
+    unknown.sort(key=lambda one: (one.noted or (), one.mtime_ns), reverse=True)
+    read = {one.path: contents(one.path) for one in unknown[:_OPENED_CAP]}
+    return [
+        msgspec.structs.replace(
+            one,
+            counters=read[one.path][0],
+            is_weights=read[one.path][1],
+            step=one.step if (step := step_of(read[one.path][0])) is None else step,
+        )
+        if one.path in read
+        else one
+        for one in candidates
+    ]
 
 
 def _still_changing(
@@ -251,7 +271,7 @@ def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) ->
     """The copy of the last valid version of a file that has been torn since."""
     sizes = sizes_of(copy.copy)
     candidate = Candidate(
-        path=copy.copy, format=copy.format, step=copy.step, order=copy.step, files=sizes
+        path=copy.copy, format=copy.format, step=copy.step, epoch=None, files=sizes
     )
     verdict = Verdict(whole=False, why="the kept copy is gone")
     if sizes:

@@ -24,8 +24,8 @@ from watchdog_train.checkpoints.formats import (
     Part,
     Verdict,
     a_file,
-    number_in_name,
 )
+from watchdog_train.checkpoints.names import number_in_name
 from watchdog_train.core.model.recovery import PARTS, SUFFIXES
 
 ZIP_MAGIC = b"PK\x03\x04"

@@ -61,5 +61,5 @@ ULTRALYTICS = Format(
     ),
     check=_check_ultralytics,
     # last, best and epochE are overwritten in place: of two with one epoch the newer file.
-    key=lambda candidate: (candidate.order or 0, _is_last(candidate), candidate.mtime_ns),
+    key=lambda candidate: (candidate.epoch or 0, _is_last(candidate), candidate.mtime_ns),
 )
