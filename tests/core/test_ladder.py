@@ -22,6 +22,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import ladder, outcome, plans
+from watchdog_train.core.recovery.history import _is_newer
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan, next_step
 from watchdog_train.core.recovery.plans import own_resume_option, with_arguments
 from watchdog_train.remedies.catalogue import CATALOGUE
@@ -364,6 +365,39 @@ def test_a_newer_checkpoint_counts_as_progress():
     rows = ["exit1@25", *["exit1@24 <20"] * 4]
     state = msgspec.structs.replace(history(*rows), restarts_since_progress=0)
     assert isinstance(step(state, found(20)), Stop)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_newer"),
+    [
+        (("e0-s40", 40, {}), ("e1-s20", 20, {}), True),  # as the scan orders them
+        (("e1-s20", 20, {}), ("e0-s40", 40, {}), False),
+        (("e0-s40", 40, {"step": 40, "epoch": 0}), ("e1-s20", 20, {"step": 20, "epoch": 1}), True),
+        (("last", 40, {"step": 40, "epoch": 0}), ("last", 20, {"step": 20, "epoch": 1}), True),
+        (("last", 40, {"step": 40}), ("last", 10, {"step": 10}), False),  # began again
+        (("last", 40, {}), ("last", 10, {}), False),
+        (("removed", None, {}), ("e1-s20", None, {}), True),
+        (("e1-s20", 20, {}), ("e1-s20", 20, {}), False),
+    ],
+)
+def test_which_of_two_checkpoints_is_newer(old, new, is_newer):
+    """A step that begins anew in each epoch is no proof that a crash came without a gain."""
+    first, second = (
+        finding(f"/o/{name}", whole=True, step=at, counters=counters, saved_at=2000.0 + changed)
+        for (name, at, counters), changed in ((old, 0), (new, 9 * (new[1:] != old[1:])))
+    )
+    newest_first = ("e1-s20", "e0-s40", "last")
+    others = (
+        finding(f"/o/{name}", whole=True, saved_at=at)
+        for name in newest_first
+        for at in (2000, 2009)
+        for name in newest_first
+        for at in (2000, 2009)
+    )
+    survey = Survey(findings=tuple(others), directories=("/o",))
+    if old[0] == "removed":
+        second = finding("/o/e1-s20", whole=True, step=None, saved_at=2009.0)
+    assert _is_newer(second, first, survey) is is_newer
 
 
 DELAYS = [

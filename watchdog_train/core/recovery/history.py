@@ -42,6 +42,7 @@ class Case(Value):
     stalled: bool
     policy: Policy
     choice: Choice
+    survey: Survey | None
     effect: tuple[RemedyUse, ...]
     """Remedies that stay."""
     spoiled: frozenset[str]
@@ -92,7 +93,8 @@ class Case(Value):
         count = 0
         for before, attempt in zip(reversed(attempts[:-1]), reversed(attempts), strict=False):
             further = (attempt.last_step or 0) > (before.last_step or 0)
-            gained = further if after is None else _is_newer(after, attempt.plan.checkpoint)
+            used = attempt.plan.checkpoint
+            gained = further if after is None else _is_newer(after, used, self.survey)
             if gained or before.crash is None or before.crash.key != fact.key:
                 break
             count += 1
@@ -100,12 +102,27 @@ class Case(Value):
         return count
 
 
-def _is_newer(one: CheckpointRef, other: CheckpointRef | None) -> bool:
+def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey | None) -> bool:
+    """By the count in the files where that goes on over epochs, else as the scan orders them."""
     if other is None:
         return True
+    this, that = ((each.path, each.saved_at) for each in (one, other))
+    if this == that:
+        return False
+    own, before = (
+        sorted(each.counters.items(), key=lambda item: "epoch" not in item[0])
+        for each in (one, other)
+    )
+    names = [name for name, _ in own]
+    goes_on = one.path == other.path or any("epoch" in name for name in names)
+    if names and goes_on and names == [name for name, _ in before]:
+        return own > before
+    order = [(each.path, each.saved_at) for each in survey.findings] if survey is not None else []
+    if this in order and that in order:
+        return order.index(this) < order.index(that)
     if one.step is not None and other.step is not None:
         return one.step > other.step
-    return (one.path, one.saved_at) != (other.path, other.saved_at)
+    return one.saved_at is None or other.saved_at is None or one.saved_at > other.saved_at
 
 
 def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...]:
@@ -139,9 +156,10 @@ def gather(
         stalled=attempt.stall_id is not None,
         policy=policy,
         choice=choice,
+        survey=survey,
         effect=tuple(effect.values()),
         spoiled=spoiled,
-        idle=_idle_attempts(state.attempts[state.reopened_after :], choice.chosen),
+        idle=_idle_attempts(state.attempts[state.reopened_after :], choice.chosen, survey),
     )
 
 
@@ -168,18 +186,20 @@ def ids(plan: Plan) -> frozenset[str]:
 
 
 def _idle_attempts(
-    attempts: tuple[AttemptRecord, ...], chosen: CheckpointFinding | None
+    attempts: tuple[AttemptRecord, ...],
+    chosen: CheckpointFinding | None,
+    survey: Survey | None,
 ) -> tuple[AttemptRecord, ...]:
     """The newest attempts none of which came further than the ones before them."""
-    best_step = best_saved = 0
-    newest = -1
+    best_step, newest = 0, -1
+    best = attempts[0].plan.checkpoint if attempts else None
     for index, attempt in enumerate(attempts):
         after = attempts[index + 1].plan.checkpoint if index + 1 < len(attempts) else chosen
-        saved = (after.step or 0) if after is not None else 0
         reached = attempt.last_step or 0
-        if reached > best_step or saved > best_saved:
+        saved = after is not None and _is_newer(after, best, survey)
+        if reached > best_step or saved:
             newest = index
-        best_step, best_saved = max(best_step, reached), max(best_saved, saved)
+        best_step, best = max(best_step, reached), after if saved else best
     return attempts[newest + 1 :]
 
 
