@@ -19,7 +19,7 @@ from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation, explain
-from watchdog_train.report.explanation_text import sentences, what_happened
+from watchdog_train.report.explanation_text import cause_words, sentences, what_happened
 
 REDUCE = (
     "all_reduce (torch/distributed/distributed_c10d.py:1)",
@@ -141,6 +141,20 @@ ALONE = {
         (
             "rank 0 (pid 10) has been waiting for an event inside the process for 41 s "
             "in threading.wait (train.py:9). No thread is left that could set it."
+        ),
+    ),
+    "its full standard error": (
+        process(10, *MAIN, wait={**PIPE, "call": "write", "stream": 2}),
+        (
+            "rank 0 (pid 10) has been writing to its standard error (descriptor 2), a pipe or "
+            "socket of judge (pid 99) for 41 s in main (train.py:9)."
+        ),
+    ),
+    "a terminal that was stopped": (
+        process(10, *MAIN, wait={"wait": "terminal", "stream": 1}),
+        (
+            "rank 0 (pid 10) has been writing to its standard output (descriptor 1), a terminal "
+            "for 41 s in main (train.py:9). Ctrl-Q continues a stopped terminal."
         ),
     ),
     "asleep": (
@@ -349,6 +363,90 @@ def test_the_operation_that_backward_hides_is_what_the_rank_recorded(stack, reco
     assert found.root is not None
     assert found.root.who.rank == 1
     assert f"rank 0 waits for rank 1 (pid 11) in {words} (train.py:16)." in text
+
+
+LOCKED = {"wait": "mutex", "address": 1}
+ASLEEP_IN_IT = {"wait": "sleep", "left_s": 3600.0}
+
+
+@pytest.mark.parametrize(
+    ("stack", "wait", "world", "words"),
+    [
+        (BACKWARD[1:], LOCKED, None, "waiting for a lock inside the process in torch.backward"),
+        (BACKWARD[1:], LOCKED, 1, "waiting for a lock inside the process in torch.backward"),
+        (BACKWARD[1:], LOCKED, 2, "in a collective, inside backward() in torch.backward"),
+        (BACKWARD, LOCKED, None, "in a collective of DDP's gradients, inside backward()"),
+        (BACKWARD[1:], ASLEEP_IN_IT, 2, "sleeping in torch.backward"),
+    ],
+)
+def test_a_backward_pass_is_a_collective_only_with_a_process_group(stack, wait, world, words):
+    """One process alone waits for nobody, and the kernel's sleep is no collective."""
+    launcher = process(9, *MAIN, role="launcher", rank=None, wait={
+        "wait": "child", "children": [{"pid": 10, "start": 1}],
+    })  # fmt: skip
+    found, text = told(process(10, *stack, ppid=9, wait=wait), launcher, world_size=world)
+    assert not found.knot
+    assert f"rank 0 (pid 10) is {words}" in text
+
+
+SAVES = ("all_gather (torch/distributed/distributed_c10d.py:1)", "_write (train.py:36)")
+
+
+def record(rank, op, begun=169):
+    return CollectiveFact(rank=rank, op=op, seq=168, last_enqueued=begun, last_completed=167)
+
+
+@pytest.mark.parametrize(
+    ("records", "cause"),
+    [
+        ((record(0, "ALLGATHER"), record(1, "ALLREDUCE")), "different orders (first: rank 0 allg"),
+        ((record(0, "ALLREDUCE"), record(1, "ALLREDUCE")), "may begin its operations in different"),
+        ((record(0, "ALLREDUCE", 168), record(1, "ALLREDUCE", 168)), ""),
+        ((), ""),
+    ],
+)
+def test_two_threads_of_a_rank_in_collectives_are_both_named(records, cause):
+    """That they share a group is said only where the records show it."""
+    ranks = [
+        threaded(process(at, *REDUCE, rank=at - 10), ("saver", at + 10, ASLEEP, *SAVES))
+        for at in (10, 11)
+    ]
+    evidence = Evidence(why="stall", processes=tuple(ranks), collectives=records, world_size=2)
+    found = judge(evidence, RULES)
+    text = " ".join(sentences(found))
+    assert "ranks 0-1 are in all_reduce" in text
+    assert "Thread saver of ranks 0-1 is in all_gather, _write (train.py:36)." in text
+    assert cause in text
+    assert ("process group at the same time" in text) is bool(cause)
+
+
+def test_a_loader_worker_in_the_handler_of_a_signal_is_not_idle():
+    """Below the handler it waits for orders; the handler, and the kernel's sleep, come first."""
+    waiting = process(10, *LOADER)
+    handler = ("on_signal (train.py:4)", *IDLE_WORKER)
+    for stack, wait in ((handler, None), (IDLE_WORKER, ASLEEP_IN_IT)):
+        asleep = process(20, *stack, role="worker", worker=0, ppid=10, wait=wait or LOCKED)
+        _, text = told(waiting, asleep)
+        assert "rank 0 waits for rank 0's worker 0 (pid 20) to bring a batch" in text, text
+    _, text = told(waiting, process(20, *IDLE_WORKER, role="worker", worker=0, ppid=10))
+    assert "waits for rank 0's worker" not in text
+
+
+COMPLETE = (
+    (w.Stopped(), True), (w.SleepWait(left_s=9.0), True), (x.End(signal=9), True),
+    (w.FileWait(call="open", kind="fifo"), True), (w.FileWait(call="read"), False),
+    (w.ChildWait(children=(w.ProcessRef(1, 1),)), True), (w.ChildWait(), False),
+    (x.CollectiveWait(), False), (x.PythonLockWait(), False), (x.End(), False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("doing", "complete"), COMPLETE)
+def test_a_fact_that_is_the_full_answer_has_no_unknown_cause_beside_it(doing, complete):
+    root = x.Standstill(who=x.Who(pid=11, role="rank", rank=1), doing=doing)
+    words = cause_words(x.Explanation(kind="hang", root=root))
+    assert words == ("" if complete else "cause unknown")
+    both = x.Explanation(kind="hang", knot=(root, root))
+    assert cause_words(both) == ""
 
 
 def test_a_rank_that_was_killed_is_the_root_of_a_hang():

@@ -13,6 +13,7 @@ from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFac
 from watchdog_train.core.model import (
     Because,
     Explanation,
+    Patience,
     Remedy,
     Standstill,
     Straggler,
@@ -20,6 +21,7 @@ from watchdog_train.core.model import (
     Why,
     said,
 )
+from watchdog_train.core.model.explanation import CollectiveWait, Victim
 from watchdog_train.core.model.waits import FileWait
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
@@ -79,6 +81,17 @@ def test_a_stall_is_told_once() -> None:
         "wtrain: rank 0 (pid 12) is opening x. It is a FIFO that no other process has open.",
         f"wtrain: Cause: fork-lock (likely). {LOOK}",
     )
+    waits = CollectiveWait(op="all_reduce")
+    victims = (Victim(who=Who(pid=9, role="rank", rank=1), how=waits, waits_for=(root.who,)),)
+    seen = msgspec.structs.replace(found, because=None, victims=victims)
+    sampled = running(e.Looked(patience=Patience(root=root), explanation=seen), declared)
+    (first,) = narrate(declared, sampled)
+    assert first == (
+        "wtrain: STALL 0001: rank 0 (pid 12) has been opening x for 13 s. It is a FIFO that no "
+        "other process has open. rank 1 waits for rank 0 (pid 12) in all_reduce."
+    )
+    known = e.StallExplained(stall_id="0001", explanation=seen)
+    assert narrate(known, sampled) == (), "the first line has said it"
     unknown = msgspec.structs.replace(found, because=None)
     (line,) = narrate(e.StallExplained(stall_id="0001", explanation=unknown), state)
     assert line == told[1]

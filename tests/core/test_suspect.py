@@ -33,6 +33,7 @@ LIMITS_S: dict[PatienceRow, float | None] = {
     "stopped": None,
     "input": None,
     "live-lock": None,
+    "releaser-died": 60.0,
 }
 
 
@@ -444,6 +445,17 @@ def test_a_live_lock_is_said_after_20_samples_and_a_stall_where_it_may_be_one() 
     assert isinstance(stall, e.StallDeclared)
     assert isinstance(last_look, e.Looked), "no stall by an old sample"
     assert (stall.basis, last_look.times) == ("live-lock", 21)
+
+
+def test_a_busy_job_whose_releaser_died_is_a_stall_after_its_limit_and_two_samples() -> None:
+    *looks, stall = spinning("releaser-died", 60.0)
+    assert isinstance(stall, e.StallDeclared)
+    assert stall.basis == "proven"
+    last = looks[-1]
+    assert isinstance(last, e.Looked)
+    assert last.times >= 2
+    odd = spinning("releaser-died", 60.0, odd=2)
+    assert [one.times for one in odd if isinstance(one, e.Looked)][:3] == [1, 1, 1]
 
 
 def test_one_sample_that_finds_something_else_begins_the_count_anew() -> None:

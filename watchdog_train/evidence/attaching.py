@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from watchdog_train.evidence import pyspy
+from watchdog_train.evidence import locks, pyspy
 from watchdog_train.evidence.draft import Draft
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.process_look import look
@@ -86,7 +86,10 @@ class Attaching:
             if again is not None:
                 target.compare(again)
                 tid = target.deciding_tid or target.pid
-                if target.sleeps:
+                if target.sleeps and locks.waits_for_lock_file(target.threads):
+                    path = pyspy.lock_variable(finished.stdout, target.pid, tid)
+                    target.lock = locks.polled(target.pid, path)
+                elif target.sleeps:
                     target.polls = pyspy.path_variable(finished.stdout, target.pid, tid)
 
     def dump_native(self, targets: Sequence[Target]) -> None:

@@ -23,6 +23,7 @@ from watchdog_train.core.diagnosis.stacks import (
     is_library,
     printable,
 )
+from watchdog_train.evidence import locks
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.evidence.text.mains import with_main
@@ -192,6 +193,14 @@ def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
     if len(found) != 1:
         return None
     return printable(found[0][0]), redact_text(printable(found[0][1], _PATH_CAP))
+
+
+def lock_variable(text: str, pid: int, tid: int) -> str | None:
+    """The path of the lock that a library of file locks asks for, by a variable of its function."""
+    frames = next((t.frames for t in _decoded(text) if (t.os_thread_id or pid) == tid), ())
+    held = (one for f in frames if locks.asks(f.plain()) for one in f.locals or ())
+    found = (locks.named(one.name, one.repr) or one.path(pid) for one in held)
+    return next(filter(None, found), None)
 
 
 def _decoded(text: str) -> list[_Thread]:

@@ -22,7 +22,7 @@ from watchdog_train.core.diagnosis.stacks import (
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
 from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
-from watchdog_train.core.model.waits import SleepWait
+from watchdog_train.core.model.waits import FileLockWait, SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
 from watchdog_train.evidence.text.tracebacks import kernel_frames
@@ -62,6 +62,7 @@ class Target:
         self.environment: dict[str, str] = {}
         self.kernel_stack: str | None = None
         self.waits_for_input: bool | None = None
+        self.lock: FileLockWait | None = None
         self.polls: tuple[str, str] | None = None
         self.milestones: tuple[Milestone, ...] = ()
         self.milestones_at: float | None = None
@@ -244,6 +245,7 @@ class Target:
             gpu=self.gpu,
             os_threads=look.os_threads if look else None,
             waits_for_input=self.waits_for_input,
+            lock=self.lock,
             polls=self.polls,
             environment=self.environment,
             threads=self.threads,

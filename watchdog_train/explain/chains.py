@@ -75,7 +75,7 @@ class Chains:
             children = [self.nodes[n].process for n in self._children_of(node.process)]
             if isinstance(node.doing, x.LoopWait) and node.process.wait and children:
                 node.doing = node.process.wait
-            if not any(of_thread.is_computing(child, child.main) for child in children):
+            if not any(map(of_thread.is_at_work, children)):
                 loop = isinstance(node.doing, x.LoopWait)
                 found = node.process.died if loop else dead_releaser(node.process, node.thread)
                 node.died = found

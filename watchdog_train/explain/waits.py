@@ -239,6 +239,12 @@ def is_computing(process: ProcessEvidence, thread: ThreadStack | None) -> bool:
     return process.changed is True or bool(thread is not None and thread.active)
 
 
+def is_at_work(process: ProcessEvidence) -> bool:
+    """Whether it computed between two samples, or was about to in one."""
+    runs = process.state in ("R", "D") or isinstance(process.wait, w.Running)
+    return runs or is_computing(process, process.main)
+
+
 def _by_library(
     process: ProcessEvidence,
     thread: ThreadStack | None,
@@ -262,8 +268,8 @@ def _by_library(
         return x.BatchWait()
     if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
         return x.CollectiveWait()
-    if _loop_is_alone(process, thread, call):
-        return x.LoopWait()
+    if (poll := _known_poll(process, thread, call)) is not None:
+        return poll
     synchronises = _any(sets, "synchronises", call)
     if is_computing(process, thread) and not (synchronises and process.gpu is not None):
         return None
@@ -277,6 +283,15 @@ def _by_library(
     if _any(sets, "import-lock", frames[:3]):
         return x.ImportWait()
     return None
+
+
+def _known_poll(
+    process: ProcessEvidence, thread: ThreadStack | None, call: Sequence[Frame]
+) -> x.Doing | None:
+    """An event loop that nothing wakes, or the lock that a library of file locks polls."""
+    if process.lock is not None and isinstance(_by_frame(call, None), w.FileLockWait):
+        return process.lock
+    return x.LoopWait() if _loop_is_alone(process, thread, call) else None
 
 
 def _loop_is_alone(

@@ -248,7 +248,7 @@ def _told(raised: ExceptionFact | ExceptionCause, at: str = "") -> str:
     return f"{clean(raised.type, 120)}{at}{f': {message}' if message else ''}"
 
 
-def doing_words(  # noqa: PLR0912
+def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
     doing: x.Doing, pid: int | None = None, *, silent_s: float | None = None
 ) -> tuple[str, str]:
     """What it is doing (`opening out/ckpt.pt`), and a sentence more about the object.
@@ -270,6 +270,7 @@ def doing_words(  # noqa: PLR0912
             return f"waiting for connections{f' at {clean(at, _PATH_CAP)}' if at else ''}", ""
         case w.PipeWait():
             verb = "reading from" if doing.call == "read" else "writing to"
+            verb += _stream(doing)
             if doing.others:
                 return f"{verb} a pipe or socket of {refs_words(doing.others, pid)}", ""
             nobody = "No process has its other end open." if doing.complete else ""
@@ -307,6 +308,8 @@ def doing_words(  # noqa: PLR0912
                 f"waiting for input from {refs_words(others, pid)}",
                 "That holds the other end of its standard input.",
             )
+        case w.TerminalWait(stream=1 | 2):
+            return f"writing to{_stream(doing)} a terminal", "Ctrl-Q continues a stopped terminal."
         case w.TerminalWait():
             return (
                 "waiting for somebody to type",
@@ -371,9 +374,17 @@ def _gpu(gpu: GpuUse) -> str:
     return f"{shown} Also on its GPUs: {listed(others, _SHOWN)}." if others else shown
 
 
+def _stream(wait: w.Wait) -> str:
+    """` its standard error (descriptor 2),`."""
+    names = {0: "input", 1: "output", 2: "error"}
+    if wait.stream not in names:
+        return ""
+    return f" its standard {names[wait.stream]} (descriptor {wait.stream}),"
+
+
 def _file(wait: w.FileWait) -> tuple[str, str]:
     name = clean(wait.path, _PATH_CAP) if wait.path else "a file"
-    verb = _CALLS.get(wait.call, "waiting for")
+    verb = _CALLS.get(wait.call, "waiting for") + _stream(wait)
     on = f"It is on {clean(wait.network, 40)}." if wait.network else ""
     if wait.kind != "fifo":
         return f"{verb} {name}", on

@@ -173,6 +173,12 @@ class WaitReader:
     def _descriptor(
         self, pid: int, number: int, call: Literal["read", "write", "sync", "other", "accept"]
     ) -> w.Wait:
+        found = self._object(pid, number, call)
+        return msgspec.structs.replace(found, stream=number) if number <= 2 else found
+
+    def _object(
+        self, pid: int, number: int, call: Literal["read", "write", "sync", "other", "accept"]
+    ) -> w.Wait:
         target = proc.link(pid, f"fd/{number}")
         if target is None:
             return w.UnknownWait(why="refused")

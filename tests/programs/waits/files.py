@@ -224,7 +224,7 @@ def device_that_is_silent():
 def terminal_that_asks():
     _, slave = os.openpty()
     os.dup2(slave, 0)
-    waits("terminal", path=os.ttyname(slave))
+    waits("terminal", path=os.ttyname(slave), stream=0)
     sys.stdin.readline()  # here
 
 

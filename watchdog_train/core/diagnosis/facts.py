@@ -23,7 +23,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.explanation import Place
 from watchdog_train.core.model.gpu import GpuUse
-from watchdog_train.core.model.waits import ThreadFact, Wait
+from watchdog_train.core.model.waits import FileLockWait, ThreadFact, Wait
 
 FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
@@ -88,6 +88,8 @@ class ProcessEvidence(Value):
     """What its own GPU showed last."""
     os_threads: int | None = None
     waits_for_input: bool | None = None
+    lock: FileLockWait | None = None
+    """The lock that a library asks for again and again, with its holders by the kernel's list."""
     polls: tuple[str, str] | None = None
     """Name and value of a variable that holds a path, of the function that sleeps."""
     environment: dict[str, str] = msgspec.field(default_factory=dict)

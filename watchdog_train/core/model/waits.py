@@ -31,6 +31,8 @@ class _Wait(Value, tag_field="wait"):
 
     timed: bool = False
     """The call ends by itself after some time."""
+    stream: int | None = None
+    """Descriptor of the standard stream that the call is on: 0, 1 or 2."""
 
 
 class Running(_Wait, tag="running"):
