@@ -125,6 +125,7 @@ def test_after_a_hang(tmp_path: Path) -> None:
     assert row.keys() >= {"id", "dir", "at", "attempt", "why", "processes", "captured", "family"}
     assert row["id"] == stall["id"]
     assert row["family"] == stall["explanation"]["because"]["family"]
+    assert "__getitem__" in run_wtrain("stalls", cwd=tmp_path).check(0).stdout
     shown = run_wtrain("show", "--json", cwd=tmp_path).check(0).json()
     assert shown["schema_version"] == 1
     words = run_wtrain("show", cwd=tmp_path).check(0).stdout

@@ -43,6 +43,11 @@ def test_a_rank_that_sleeps(tmp_path: Path) -> None:
     assert Path(run.only("checkpoint_chosen")["path"]).name == "step-000020.pt"
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
     assert last_line(run.stdout) == "finished step=60"
+    (first,) = (line for line in run.stderr.splitlines() if "STALL 0001" in line)
+    assert "STALL 0001: rank 1 (pid " in first, first
+    assert "sleeping" in first, first
+    shown = run_wtrain("show", cwd=tmp_path).check(0).stdout
+    assert "cause unknown" not in shown
 
 
 @pytest.mark.timeout(170)

@@ -356,7 +356,7 @@ def _limit_s(
     """Seconds of quiet after which it is a stall; None: never, as far as is known now."""
     verdict = observation.verdict
     limit_s = patience.limit_s
-    if limit_s is None or patience.row in ("proven", "stopped"):
+    if limit_s is None or patience.row in ("proven", "releaser-died", "stopped"):
         return limit_s
     if patience.row in ("unknown", "at-work"):
         limit_s = max(limit_s, _cost_s(state, policy, verdict, works=patience.row == "at-work"))

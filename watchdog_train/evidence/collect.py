@@ -347,9 +347,10 @@ class _Collection:
         return (*found, LogText(source="NVML", lines=told)) if told else found
 
     def _world_size(self) -> int | None:
-        """As the ranks' environment has it; on several nodes not all of them are here."""
+        """As the ranks' environment or slots have it; on several nodes not all of them are here."""
         sizes = (t.environment.get("WORLD_SIZE", "") for t in self.targets)
-        return next((int(size) for size in sizes if size.isdigit() and len(size) < 7), None)
+        named = [int(size) for size in sizes if size.isdigit() and len(size) < 7]
+        return max([*named, *(t.world_size for t in self.targets)], default=0) or None
 
     def _locks(self) -> tuple[LockFact, ...]:
         waiting = [t for t in self.targets if locks.waits_for_lock_file(t.threads)]

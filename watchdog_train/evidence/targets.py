@@ -68,6 +68,8 @@ class Target:
         self.milestones_at: float | None = None
         self.notes: list[str] = []
         self.deciding_tid: int | None = None
+        self.world_size = 0
+        """As its slot has it, 0 where it has none."""
         self.gpu: GpuUse | None = None
         self._judge_first()
 
@@ -157,6 +159,7 @@ class Target:
         if self.first is None or self.first.state in ("Z", "X"):
             return
         words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
+        self.world_size = words[layout.W_WORLD_SIZE] if words is not None else 0
         if words is not None and (said := words[layout.W_DECIDING]):
             self.deciding_tid = proc.our_thread(self.pid, said)
         self.python = process_look.is_python(self.pid)

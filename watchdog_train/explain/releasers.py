@@ -7,7 +7,6 @@ DataLoader. Nothing is concluded while another thread of the program works, for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
@@ -15,33 +14,22 @@ from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.waits import kernel_wait, own_frame
 
-
-class _Owner(NamedTuple):
-    waits: str
-    """Frames of whoever waits for it."""
-    releases: str
-    """Function of the thread that ends such a wait."""
-    helpers: str
-    """Functions of all its threads: without the one that died, they may spin for ever."""
-
-
 _OWNERS = (
-    _Owner(
+    (
         "get|wait|next|join (*multiprocess*/pool.py)",
-        "_handle_results|_handle_tasks (*multiprocess*/pool.py)",
         "_handle_workers|_handle_tasks|_handle_results (*multiprocess*/pool.py)",
     ),
-    _Owner(
+    (
         "result|exception|wait|as_completed|shutdown (concurrent/futures/*)",
         "run (concurrent/futures/process.py|*loky/process_executor.py)",
-        "run (concurrent/futures/process.py|*loky/process_executor.py)",
     ),
-    _Owner(
+    (
         "_get_data|_try_get_data (torch/utils/data/dataloader.py)",
-        "_pin_memory_loop (torch/utils/data/_utils/pin_memory.py)",
         "_pin_memory_loop (torch/utils/data/_utils/pin_memory.py)",
     ),
 )
+"""Frames of whoever waits, and the functions of the threads that end such a wait. Without the one
+that died the others may spin for ever."""
 _OURS = "* (watchdog_train/client/*)"
 
 
@@ -53,15 +41,15 @@ def dead_releaser(process: ProcessEvidence, thread: ThreadStack | None) -> Excep
     if len(process.thread_waits) != process.os_threads:
         return None
     raised = [Frame(function=p.function, file=p.file, line=p.line) for p in died.frames]
-    for owner in _OWNERS:
-        ended = next((f for f in raised if frame_matches(owner.releases, f)), None)
-        if ended is None or not _has(thread.frames, owner.waits):
+    for waits, releases in _OWNERS:
+        ended = next((f for f in raised if frame_matches(releases, f)), None)
+        if ended is None or not _has(thread.frames, waits):
             continue
         others = [one for one in process.threads if one is not thread]
         replaced = any(
             f.name == ended.name and f.file == ended.file for t in others for f in t.frames
         )
-        if not replaced and not any(_works(process, tid, owner) for tid in process.thread_waits):
+        if not replaced and not any(_works(process, tid, releases) for tid in process.thread_waits):
             return died
     return None
 
@@ -70,11 +58,11 @@ def _has(frames: Sequence[Frame], pattern: str) -> bool:
     return any(frame_matches(pattern, frame) for frame in frames)
 
 
-def _works(process: ProcessEvidence, tid: int, owner: _Owner) -> bool:
+def _works(process: ProcessEvidence, tid: int, owner: str) -> bool:
     """Whether a thread works that belongs neither to this object nor to us."""
     fact = process.thread_waits[tid]
     stack = next((one for one in process.threads if one.os_id == tid), None)
-    if stack is not None and _has(stack.frames, f"{owner.helpers} || {_OURS}"):
+    if stack is not None and _has(stack.frames, f"{owner} || {_OURS}"):
         return False
     if fact.state in ("R", "D") or isinstance(fact.wait, w.Running):
         return True

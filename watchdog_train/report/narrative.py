@@ -75,7 +75,7 @@ def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
             if (pause := pause_sentence(event)) is not None:
                 yield pause
         case e.StallDeclared():
-            yield f"STALL {clean(event.stall_id, 40)}: {_stalled(event, state)}"
+            yield f"STALL {clean(event.stall_id, 40)}: {stall_words(event, state)}"
         case e.StallRecovered():
             yield f"stall {clean(event.stall_id, 40)} is over: {why_text(event.why)}"
         case e.WouldHaveKilled():
@@ -90,7 +90,7 @@ def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
             yield warned_words(event)
 
 
-def _stalled(event: e.StallDeclared, state: State) -> str:
+def stall_words(event: e.StallDeclared, state: State) -> str:
     """Who is the root and who waits for it, where the last stack sample tells; else the silence."""
     record = state.stall(event.stall_id)
     found = record.suspected if record is not None else None

@@ -13,7 +13,7 @@ from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.facts import newest_step, origin_words, run_again, step_words
-from watchdog_train.report.narrative import warned_words
+from watchdog_train.report.narrative import stall_words, warned_words
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
@@ -60,8 +60,8 @@ def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News
 def _told(event: e.AnyEvent, state: State, zone: tzinfo | None) -> tuple[Topic, str] | None:
     match event:
         case e.StallDeclared():
-            why = why_text(event.why, brief=True)
-            return "stalled", f"stalled at {step_words(newest_step(state))}: {why}"
+            told = stall_words(event, state)
+            return "stalled", f"stalled at {step_words(newest_step(state))}: {told}"
         case e.StallExplained():
             return _cause(event, state)
         case e.StallRecovered():
