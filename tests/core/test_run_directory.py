@@ -238,19 +238,31 @@ def test_without_a_run_here_the_newest_live_one_is_meant(runs: Path, tmp_path: P
     assert resolve("train", tmp_path / "nothing").path == newest.path
 
 
-def test_an_acting_command_refuses_to_guess(runs: Path, tmp_path: Path) -> None:
-    """`stop` without RUN needs exactly one live run, here before elsewhere."""
-    with pytest.raises(WtrainError, match="no run is live"):
+def test_an_acting_command_means_a_run_of_this_directory(runs: Path, tmp_path: Path) -> None:
+    """`stop` without RUN needs one live run here; a run of another directory must be named."""
+    with pytest.raises(WtrainError, match="no run is live in this directory"):
         resolve_live(None, runs)
     make(runs, tail="0009")
     one = live(make(runs, tail="0001"))
     assert resolve_live(None, runs).path == one.path
-    assert resolve_live(None, tmp_path / "nothing").path == one.path
+    with pytest.raises(WtrainError, match="no run is live in this directory") as caught:
+        resolve_live(None, tmp_path / "nothing")
+    assert one.run_id in str(caught.value.hint)
+    assert str(runs) in str(caught.value.hint)
     elsewhere = live(make(tmp_path / "there", tail="0002"))
     assert resolve_live(None, runs).path == one.path
-    with pytest.raises(WtrainError, match="several runs are live"):
-        resolve_live(None, tmp_path / "nothing")
     assert resolve_live(elsewhere.run_id, runs).path == elsewhere.path
+    live(make(runs, tail="0003"))
+    with pytest.raises(WtrainError, match="several runs are live"):
+        resolve_live(None, runs)
+
+
+def test_a_live_run_here_is_found_without_the_list_of_live_runs(runs: Path) -> None:
+    run = make(runs, tail="0001")
+    lock = RunLock(run.lock, Holder(pid=os.getpid(), start=1, host="here"))
+    lock.acquire()
+    assert resolve_live(None, runs).path == run.path
+    lock.release()
 
 
 def test_strangers_in_the_runs_directory_are_no_runs(runs: Path) -> None:

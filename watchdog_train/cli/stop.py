@@ -34,7 +34,7 @@ UNKNOWN_LIMITS_S = 300.0
 def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
     """Stop RUN and wait until every process of it is gone.
 
-    Without RUN there must be just one live run. A training that can be asked saves first.
+    Without RUN the one live run of this directory is meant. A training that can be asked saves first.
     """
     stop_run(resolve_live(run_ref, runs_dir), now=now)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.errors import WtrainError
+from watchdog_train.store.lock import is_held
 from watchdog_train.store.registry import live_runs
 from watchdog_train.store.run_paths import (
     RunDirectory,
@@ -54,31 +55,53 @@ def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
 
 
 def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
-    """The run that is meant, for commands that act: without a reference there must be just one.
+    """The run that is meant, for commands that act: without a reference the one live run here.
 
     Raises:
-        WtrainError: unknown, of another user, or several live runs and none named.
+        WtrainError: unknown, of another user, several live runs here, or none but elsewhere.
     """
-    run = _to_act_on(run_ref, runs_dir)
+    run = resolve(run_ref, runs_dir) if run_ref else _only_live_one(runs_dir or default_runs_dir())
     run.hold()
     return run
 
 
-def _to_act_on(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
-    if run_ref:
-        return resolve(run_ref, runs_dir)
-    live = tuple(entry.directory for entry in live_runs())
-    place = _real(runs_dir or default_runs_dir())
-    for choice in (tuple(run for run in live if _real(run.path.parent) == place), live):
-        if len(choice) == 1:
-            return choice[0]
-        if choice:
-            raise _ambiguous("several runs are live; name the one you mean", None, choice)
-    raise WtrainError(
-        "no run is live on this machine",
-        hint="wtrain ps -a lists the ended ones",
-        reference="run-unknown",
-    )
+def resolve_here(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
+    """As `resolve`, but a run of another directory must be named.
+
+    Raises:
+        WtrainError: unknown or ambiguous, or there is no run but in other directories.
+    """
+    place = runs_dir or default_runs_dir()
+    if not run_ref and not runs_in(place):
+        raise _none_here("there is no run in this directory", place)
+    return resolve(run_ref, runs_dir)
+
+
+def _only_live_one(place: Path) -> RunDirectory:
+    """The live run of this directory: from the list of live runs, and by the locks that are held.
+
+    The list can be missing: another XDG_STATE_HOME, or a home directory that was full.
+    """
+    listed = {_real(entry.directory.path) for entry in live_runs()}
+    here = [
+        run
+        for run in runs_in(_real(place))
+        if run.path in listed or (_is_own(run.path) and is_held(run.lock))
+    ]
+    if len(here) == 1:
+        return here[0]
+    if here:
+        raise _ambiguous("several runs are live here; name the one you mean", None, here)
+    raise _none_here("no run is live in this directory", place)
+
+
+def _none_here(message: str, place: Path) -> WtrainError:
+    """Names the live runs of other directories: to act on one of them, the user names it."""
+    elsewhere = [f"{entry.run_id} (in {entry.directory.path.parent})" for entry in live_runs()]
+    hint = "wtrain ps -a lists the ended ones"
+    if elsewhere:
+        hint = f"to act on a run of another directory, name it: {', '.join(elsewhere[-4:])}"
+    return WtrainError(message, context=str(place), hint=hint, reference="run-unknown")
 
 
 def _named(

@@ -23,7 +23,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import live_runs
-from watchdog_train.store.resolve import resolve
+from watchdog_train.store.resolve import resolve_here
 from watchdog_train.store.run_directory import RunDirectory, name_from_command, point_latest
 from watchdog_train.store.run_paths import AGENTS, default_runs_dir, runs_in
 from watchdog_train.supervisor.children import ChildTable
@@ -53,7 +53,7 @@ def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
         WtrainError: unknown or ambiguous, with the candidates.
     """
     try:
-        return resolve(run_ref, runs_dir)
+        return resolve_here(run_ref, runs_dir)
     except WtrainError:
         left = _parts(runs_dir or default_runs_dir())
         name = RunDirectory(Path(run_ref)).name if run_ref else None
