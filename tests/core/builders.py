@@ -14,6 +14,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     Because,
+    Certainty,
     EvidenceResult,
     Explanation,
     Member,
@@ -147,11 +148,15 @@ def plan(attempt: int = 1) -> Plan:
 
 
 def explained(
-    *remedies: str, family: str | None = None, rank: int | None = None, confidence: float = 0.9
+    *remedies: str,
+    family: str | None = None,
+    rank: int | None = None,
+    confidence: float = 0.9,
+    certainty: Certainty = "likely",
 ) -> Explanation:
     """A rank that sleeps, with its cause and what may help."""
     root = Standstill(who=Who(pid=12, role="rank", rank=rank), doing=SleepWait())
-    cause = Because(family=family or "", certainty="likely", confidence=confidence)
+    cause = Because(family=family or "", certainty=certainty, confidence=confidence)
     return Explanation(
         kind="hang",
         root=None if rank is None else root,

@@ -20,7 +20,7 @@ from watchdog_train.explain.explanation import explain
 from watchdog_train.explain.remedies import Grounds
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
-from watchdog_train.report.facts import tried_lines
+from watchdog_train.report.facts import permanent_lines, tried_lines
 
 ALL = (*CATALOGUE, *USER_FIXES, *ALWAYS)
 FREE = {"plain-retry", "lightning-ddp"}
@@ -202,11 +202,18 @@ def test_a_plain_restart_comes_before_any_experiment():
 
 
 LOADER_CAUSE = b.explained("num-workers-0", "loader-timeout", family="dataloader-worker-stuck")
+PROVEN_CAUSE = b.explained(
+    "num-workers-0", "loader-timeout", family="dataloader-worker-stuck", certainty="proven"
+)
 OTHER_CAUSE = b.explained("hf-offline", family="hub-download")
 HELPED = {
-    "passed the point": ((("hang@5", LOADER_CAUSE), "exit0@9 num-workers-0"), ["num-workers-0"]),
+    "passed the point": ((("hang@5", PROVEN_CAUSE), "exit0@9 num-workers-0"), ["num-workers-0"]),
+    "came twice without it": (
+        (("hang@5", LOADER_CAUSE), ("hang@7", LOADER_CAUSE), "exit0@9 num-workers-0"),
+        ["num-workers-0"],
+    ),
     "hung elsewhere later": (
-        (("hang@5", LOADER_CAUSE), ("hang@50 num-workers-0", OTHER_CAUSE)), ["num-workers-0"],
+        (("hang@5", PROVEN_CAUSE), ("hang@50 num-workers-0", OTHER_CAUSE)), ["num-workers-0"],
     ),
     "did not come further": (
         (("hang@5", LOADER_CAUSE), ("hang@5 num-workers-0", OTHER_CAUSE)), [],
@@ -233,6 +240,17 @@ def test_what_is_shown_to_have_helped(name):
         "settings tried: num-workers-0",
         f"{'shown' if expected else 'not shown'} to have helped: num-workers-0",
     )
+
+
+def test_a_hang_that_came_once_proves_no_setting():
+    """Its cause is only likely: without the setting the next attempt may have passed as well."""
+    state = history(("hang@5", LOADER_CAUSE), "exit0@9 num-workers-0")
+    assert helped(state) == ()
+    assert tried_lines(state) == (
+        "settings tried: num-workers-0",
+        "passed once with it, which proves little: num-workers-0",
+    )
+    assert not permanent_lines(state, {"num-workers-0": "DataLoader(..., num_workers=0)"})
 
 
 def test_an_experiment_is_never_shown_to_have_helped():

@@ -107,6 +107,41 @@ def test_steps_done_twice_are_not_productive() -> None:
     assert sum(line.spent_s.values()) == pytest.approx(line.wall_s)
 
 
+def test_silence_that_was_only_reported_is_no_productive_time() -> None:
+    """Observing kills nothing: the silence lasts until the next step, or to the end."""
+    stall = e.StallDeclared(
+        t=60.0, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=said("")
+    )
+    reported = e.WouldHaveKilled(t=61.0, stall_id="0001", why=said(""))
+    begun = [*_attempt(1, 0.0, 1, 11), stall, reported]
+    line = time_line([*begun, _exit(100.0, 11)])
+    assert line.spent_s["silence"] == pytest.approx(80)
+    assert line.spent_s["kept"] == pytest.approx(10)
+    later = e.Progress(t=70.0, ranks=(), members=(), progress=RunProgress(step=12))
+    line = time_line([*begun, later, _exit(100.0, 40)])
+    assert line.spent_s["silence"] == pytest.approx(50)
+    assert line.spent_s["kept"] == pytest.approx(40)
+
+
+def test_an_exact_resume_does_nothing_again() -> None:
+    """Saved at step 27 on request: the first step that is sampled later is not where it began."""
+    resumed = e.ResumeVerified(t=126.0, expected_step=27, first_step=35, ok=True, why=said(""))
+    line = time_line(
+        [*_attempt(1, 0.0, 1, 21), _exit(50.0, 27), *_attempt(2, 110.0, 35, 20), resumed]
+    )
+    assert (line.steps_redone, line.spent_s["redone"]) == (0, 0.0)
+
+
+def test_a_start_from_the_beginning_does_every_step_again() -> None:
+    """Even though the first step that was sampled is the 14th."""
+    launching, *rest = _attempt(2, 130.0, 14, 101)
+    assert isinstance(launching, e.AttemptLaunching)
+    plan = msgspec.structs.replace(launching.plan, checkpoint=None, resume_via="argv")
+    again = msgspec.structs.replace(launching, plan=plan)
+    line = time_line([*_attempt(1, 0.0, 1, 101), _exit(120.0, 101), again, *rest])
+    assert line.steps_redone == 101
+
+
 def test_an_attempt_that_began_anew_loses_all_before_it() -> None:
     """What began again at step 1 keeps nothing of what was before."""
     line = time_line([*_attempt(1, 0.0, 1, 51), _exit(60.0, 51), *_attempt(2, 60.0, 1, 21)])

@@ -145,7 +145,7 @@ def test_opening_lines_are_those_of_the_design() -> None:
             "times); may change workers and threads; may not change batch, evaluation, length "
             "(--allow training)"
         ),
-        "wtrain: wtrain status | Ctrl-C saves and stops, twice kills",
+        "wtrain: wtrain status | Ctrl-C stops, twice kills",
     )
 
 
@@ -205,7 +205,7 @@ def test_what_is_not_measured_is_unknown() -> None:
     found = status_object(state)
     assert [rank["beat_age_s"] for rank in found["ranks"]] == [None, None]
     assert [rank["state"] for rank in found["ranks"]] == [None, None]
-    assert found["supervisor"] == {"pid": 4201, "alive": None}
+    assert found["supervisor"] == {"pid": 4201, "alive": None, "blind_s": None}
     assert found["progress"]["total_steps"] is None
 
 

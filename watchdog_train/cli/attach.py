@@ -14,7 +14,7 @@ import click
 
 from watchdog_train.cli.log_files import streams_of, tail
 from watchdog_train.cli.options import run_argument, runs_dir_option
-from watchdog_train.cli.reading import RunReading, look
+from watchdog_train.cli.reading import RunReading, look, newest_save
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import State
@@ -155,7 +155,9 @@ class Attached:
         state = self._watch.state
         report = self._run.path / "report.html"
         known = str(report) if report.is_file() else None
-        for line in closing_lines(state, script_lines(), report=known):
+        for line in closing_lines(
+            state, script_lines(), report=known, newest_save=newest_save(self._run, state)
+        ):
             self._display.say(line)
         return EXIT_RETRY_ELSEWHERE if state.exit_code is None else state.exit_code
 

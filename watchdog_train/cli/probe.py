@@ -132,17 +132,10 @@ def _lives(entry: LiveRun, system: ProcessSystem) -> bool:
 
 
 def _vitals(entry: LiveRun | None, run: RunDirectory) -> Vitals | None:
-    from watchdog_train.client.layout import CONTROL_FILE
-    from watchdog_train.store.control import read_vitals
+    from watchdog_train.store.control import vitals_in
 
     place = entry.slot_dir if entry is not None else None
-    slot_dir = Path(place) if place is not None else run.slot_dir()
-    if slot_dir is None:
-        return None
-    try:
-        return read_vitals(slot_dir / CONTROL_FILE)
-    except OSError:
-        return None
+    return vitals_in(Path(place) if place is not None else run.slot_dir())
 
 
 def _has_ended(run: RunDirectory) -> bool:

@@ -26,19 +26,21 @@ from watchdog_train.core.model import (
     RankPlaces,
     RankStatus,
     Sample,
+    SaveRecord,
     SlotReading,
-    newest_checkpoint,
     workers_by_rank,
 )
+from watchdog_train.core.notices.vitals import blind_for_s
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.facts import without_secrets
 from watchdog_train.report.live import Live, NewestCheckpoint
+from watchdog_train.store.control import vitals_in
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.store.side_files import SideFiles
-from watchdog_train.store.slots import read_saves, read_slots
+from watchdog_train.store.slots import newest_noted_save, read_slots
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import distrusted, open_read
@@ -106,6 +108,10 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
     )
     if state.finished:
         return live
+    if alive and same_boot:
+        vitals = vitals_in(Path(state.slot_dir) if state.slot_dir is not None else None)
+        blind_s = blind_for_s(vitals, system.monotonic()) if vitals is not None else None
+        live = msgspec.structs.replace(live, blind_s=blind_s)
     report_only, max_restarts = _restarts(run)
     live = msgspec.structs.replace(live, report_only=report_only, max_restarts=max_restarts)
     return _look_at_processes(live, state, system) if same_boot else live
@@ -225,18 +231,16 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
     return (*here, *young)
 
 
+def newest_save(run: RunDirectory, state: State) -> SaveRecord | None:
+    """The newest that a hook noted, wherever it was renamed to."""
+    return newest_noted_save(run, state, Following().now)
+
+
 def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
-    """The newest save that a hook recorded and that is still there."""
-    following = Following()
-    for attempt in reversed(state.attempts):
-        saves = read_saves(run.attempt(attempt.attempt), 20)
-        there = (save if os.path.exists(save.path) else following.now(save) for save in saves)
-        save = newest_checkpoint(filter(None, there))
-        if save is not None:
-            return NewestCheckpoint(
-                path=save.path, format=save.format, step=save.step, saved_at=save.t
-            )
-    return None
+    save = newest_save(run, state)
+    if save is None:
+        return None
+    return NewestCheckpoint(path=save.path, format=save.format, step=save.step, saved_at=save.t)
 
 
 def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
@@ -277,7 +281,7 @@ def exit_code(state: State, live: Live) -> Literal[0, 3, 4]:
     """Of `wtrain status`: 0 it runs, 3 it has ended, 4 nobody can tell without `wtrain adopt`."""
     if state.finished:
         return 3
-    return 0 if live.supervisor_alive else 4
+    return 0 if live.supervisor_alive and live.blind_s is None else 4
 
 
 def refuse_unreadable(reading: RunReading) -> None:

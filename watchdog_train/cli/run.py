@@ -43,10 +43,16 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
 
         refuse_unusable(loaded.policy.notify.urls)
     check_command(command)
+    options = _options(command)
     if detach:
         report = in_background(
             lambda launched: start_run(
-                loaded.policy, command, available(), foreground=False, on_launched=launched
+                loaded.policy,
+                command,
+                available(),
+                foreground=False,
+                options=options,
+                on_launched=launched,
             )
         )
         click.echo(report.words, err=report.run_dir is None)
@@ -58,6 +64,13 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
         sys.exit(report.code)
     for source in loaded.sources:
         click.echo(f"wtrain: settings from {source}", err=True)
-    session = start_run(loaded.policy, command, available(), foreground=True)
+    session = start_run(loaded.policy, command, available(), foreground=True, options=options)
     session.close_with_words()
     sys.exit(session.exit_code)
+
+
+def _options(command: tuple[str, ...]) -> tuple[str, ...]:
+    """What stands between `run` and the command, without how it was started this time."""
+    given = sys.argv[1 : len(sys.argv) - len(command)]
+    given = given[given.index("run") + 1 :] if "run" in given else []
+    return tuple(one for one in given if one not in ("--", "-d", "--detach", "--until-first-step"))

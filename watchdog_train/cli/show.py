@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
+import msgspec
 
 from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
+from watchdog_train.cli.reading import read_run
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.diagnosis.places import Group, groups
+from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import Bundle, BundleMachine
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
 from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.facts import what_followed
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.report.words import clean, ranks_text
+from watchdog_train.store.run_paths import RunDirectory
 
 _FRAMES_ALL = 20
 
@@ -47,7 +54,7 @@ def show(
         print_json(**_answer(folder, bundle, found))
         return
     click.echo(f"wtrain: {folder}", err=True)
-    told = (bundle.verdict, bundle.explanation, bundle.evidence)
+    told = (_with_outcome(folder, bundle.verdict), bundle.explanation, bundle.evidence)
     if not (everything or raw or rank is not None):
         machines = [machine_words(one) for one in bundle.machines]
         click.echo(one_screen(*told, remedy_words=remedy_words(), machines=machines))
@@ -59,6 +66,18 @@ def show(
         for process in bundle.evidence.processes:
             if rank is None or process.rank == rank:
                 click.echo(stacks_text(process))
+
+
+def _with_outcome(folder: Path, verdict: BundleVerdict) -> BundleVerdict:
+    """What was done since, from the run's log, in place of what was planned then."""
+    run = RunDirectory(folder.absolute().parent.parent)
+    with suppress(WtrainError, OSError):
+        state = read_run(run).state
+        stall = next((one for one in state.stalls if one.id == verdict.id), None)
+        done = what_followed(stall, state) if stall is not None else None
+        if done is not None:
+            return msgspec.structs.replace(verdict, done=(done,))
+    return verdict
 
 
 def machine_words(machine: BundleMachine) -> str:

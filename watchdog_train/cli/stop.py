@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
-from watchdog_train.cli.reading import look, read_run, refuse_unreadable
+from watchdog_train.cli.reading import look, newest_save, read_run, refuse_unreadable
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config import load_policy
 from watchdog_train.core.events import RunFinished
@@ -34,7 +34,8 @@ UNKNOWN_LIMITS_S = 300.0
 def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
     """Stop RUN and wait until every process of it is gone.
 
-    Without RUN the one live run of this directory is meant. A training that can be asked saves first.
+    Without RUN the one live run of this directory is meant. A training that can be asked saves
+    first.
     """
     stop_run(resolve_live(run_ref, runs_dir), now=now)
 
@@ -92,7 +93,7 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
             reference="stop-late",
             exit_code=EXIT_RETRY_ELSEWHERE,
         )
-    for line in closing_lines(watch.state, {}):
+    for line in closing_lines(watch.state, {}, newest_save=newest_save(run, watch.state)):
         click.echo(line, err=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import tzinfo
-from itertools import pairwise
 from types import MappingProxyType
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
@@ -25,11 +24,11 @@ from watchdog_train.report.facts import (
     exit_words,
     newest_step,
     of_total,
-    origin_words,
     permanent_lines,
     run_again,
     step_words,
     tried_lines,
+    what_followed,
 )
 from watchdog_train.report.history import AttemptHistory, History
 from watchdog_train.report.job_text import guilty_words, machine_cells, machines_now
@@ -192,11 +191,14 @@ def _way(state: State) -> Section | None:
         return None
     slowest = max(state.places, key=lambda one: max((m.begin for m in one.milestones), default=0.0))
     lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
-    told = place_sentences(state.places, state.places_mono)
+    told = () if state.finished else place_sentences(state.places, state.places_mono)
     others = len(state.places) - 1
     more = f" (and {words.count(others, 'other rank')})" if others else ""
-    title = f"The way of attempt {attempt.attempt}"
+    title = f"Startup of attempt {attempt.attempt}"
     return Section(title=title, paragraphs=(*told, f"Of {lines[0]}{more}:"), code=lines[1:])
+
+
+_USE = {"verified": "used", "contradicted": "not used"}
 
 
 def _checkpoints(history: History) -> Section | None:
@@ -216,7 +218,12 @@ def _checkpoints(history: History) -> Section | None:
             verified = f"resume {result}: {why_text(told.resume_why or Why('unknown'))}"
         path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
         rows.append(
-            (str(record.attempt), "used", path, f"{clean(used.how_checked, 300)}; {verified}")
+            (
+                str(record.attempt),
+                _USE.get(record.resume or "", "offered"),
+                path,
+                f"{clean(used.how_checked, 300)}; {verified}",
+            )
         )
     if not rows:
         return None
@@ -301,16 +308,12 @@ def _stall(
             rows.append(("cause", clean(because(found), 1000) or "not known"))
     told_places = place_sentences(stall.places, stall.places_mono)
     rows += words.labelled("inside", told_places)
-    if stall.recovered:
-        rows.append(("outcome", "it was over by itself before anything was killed"))
-    elif stall.reported_only:
-        rows.append(("outcome", "reported only, nothing was killed"))
     if stall.why != "crash":
         captured = f"{stall.captured} of {words.count(stall.processes, 'process')}"
         rows.append(("stacks", captured if stall.collected else "the evidence was not finished"))
     if stall.dir:
         rows.append(("files", words.short_path(stall.dir, state.cwd)))
-    rows += _follows(stall, state)
+    rows.append(("then", what_followed(stall, state) or ""))
     return Section(
         title=f"{what} {clean(stall.id, 40)}",
         paragraphs=tuple(told),
@@ -318,18 +321,6 @@ def _stall(
         folds=tuple(_folds(stall, state, stacks)),
         minor=minor,
     )
-
-
-def _follows(stall: StallRecord, state: State) -> list[tuple[str, str]]:
-    """What the next attempt did otherwise."""
-    for before, after in pairwise(state.attempts):
-        if stall.id not in (before.stall_id, before.crash_id):
-            continue
-        known = {use.id for use in before.plan.remedies}
-        new = [clean(use.id, 60) for use in after.plan.remedies if use.id not in known]
-        changed = f"with {words.listed(new)}" if new else "with the same settings"
-        return [("then", f"attempt {after.attempt} {origin_words(after.plan)}, {changed}")]
-    return []
 
 
 def _folds(stall: StallRecord, state: State, stacks: tuple[str, ...]) -> Iterator[Fold]:

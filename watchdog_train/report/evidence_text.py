@@ -174,7 +174,9 @@ def summary(
 def title(verdict: BundleVerdict) -> str:
     """`Crash 0001: rank 0 raised RuntimeError at train.py:49, step 20: size mismatch`."""
     told = f": {crash_words(verdict.crash)}" if verdict.crash is not None else ""
-    return f"{TITLES[verdict.why]} {verdict.id}{told}"
+    asked_for = verdict.why != "manual" or verdict.kind in (None, "manual")
+    what = TITLES[verdict.why] if asked_for else "Automatic dump"
+    return f"{what} {verdict.id}{told}"
 
 
 def changes(found: Explanation, words: Mapping[str, str]) -> list[str]:

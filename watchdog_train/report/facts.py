@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
 from watchdog_train.core.model import Member, Plan, ProcessId, RunProgress, Why
-from watchdog_train.core.recovery.helped import helped, tried
+from watchdog_train.core.recovery.helped import helped, passed_once, tried
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
 from watchdog_train.report.words import clean
@@ -27,7 +28,9 @@ def without_secrets(events: Iterable[e.AnyEvent], redact: Redact) -> Iterator[e.
     """The events as they may be shown: command lines can hold tokens and passwords."""
     for event in events:
         if isinstance(event, e.RunStarted):
-            yield msgspec.structs.replace(event, argv=redact(event.argv))
+            yield msgspec.structs.replace(
+                event, argv=redact(event.argv), options=redact(event.options)
+            )
         elif isinstance(event, e.PlanMade | e.AttemptLaunching):
             plan = msgspec.structs.replace(event.plan, argv=redact(event.plan.argv))
             yield msgspec.structs.replace(event, plan=plan)
@@ -107,7 +110,7 @@ def run_again(state: State) -> str:
     """
     attempt = state.attempt
     if attempt is None:
-        return f"wtrain run -- {words.command_text(state.argv)}"
+        return _run_line(state.options, state.argv)
     if state.finished and state.outcome != "succeeded":
         more = "".join(
             f" --with {clean(name, 60)} --allow {clean(name, 60)}" for name in state.offers[:1]
@@ -116,8 +119,12 @@ def run_again(state: State) -> str:
     # Asked for by --with, what was applied in part would be applied as a whole.
     refused = set(attempt.reported) - set(attempt.taken)
     kept = [use for use in attempt.plan.remedies if use.id not in refused and not use.in_part]
-    settings = "".join(f"--with {clean(use.id, 60)} " for use in kept)
-    return f"wtrain run {settings}-- {words.command_text(attempt.plan.argv)}"
+    found = [word for use in kept if use.id not in state.options for word in ("--with", use.id)]
+    return _run_line((*state.options, *found), attempt.plan.argv)
+
+
+def _run_line(options: Sequence[str], argv: Sequence[str]) -> str:
+    return f"wtrain {words.command_text(['run', *options, '--', *argv])}"
 
 
 def by_hand(plan: Plan, cwd: str) -> str:
@@ -129,6 +136,23 @@ def by_hand(plan: Plan, cwd: str) -> str:
     command = words.command_text(plan.argv)
     start = f"cd {words.command_text([cwd])} && " if cwd else ""
     return f"{start}{variables + ' ' if variables else ''}{command}"
+
+
+def what_followed(stall: StallRecord, state: State) -> str | None:
+    """What was done after a stall, crash or dump; None: nothing is recorded yet."""
+    if stall.recovered:
+        return "it was over by itself before anything was killed"
+    if stall.reported_only:
+        return "reported only, nothing was killed"
+    if stall.why == "manual":
+        return "nothing was killed or changed"
+    for before, after in pairwise(state.attempts):
+        if stall.id in (before.stall_id, before.crash_id):
+            known = {use.id for use in before.plan.remedies}
+            new = [clean(use.id, 60) for use in after.plan.remedies if use.id not in known]
+            changed = f"with {words.listed(new)}" if new else "with the same settings"
+            return f"attempt {after.attempt} {origin_words(after.plan)}, {changed}"
+    return f"the run ended: {why_text(state.why)}" if state.finished and state.why else None
 
 
 def stalls_dir(state: State) -> str | None:
@@ -143,11 +167,13 @@ def tried_lines(state: State) -> tuple[str, ...]:
     """What was tried, what is shown to have helped, what is not."""
     uses = tried(state)
     shown = helped(state)
-    rest = [use.id for use in uses if use.id not in shown]
+    once = passed_once(state)
+    rest = [use.id for use in uses if use.id not in {*shown, *once}]
     named = [f"{clean(u.id, 60)}{' (experiment)' if u.experiment else ''}" for u in uses]
     rows = (
         ("settings tried", named),
         ("shown to have helped", [clean(name, 60) for name in shown]),
+        ("passed once with it, which proves little", [clean(name, 60) for name in once]),
         ("not shown to have helped", [clean(name, 60) for name in rest]),
     )
     return tuple(f"{what}: {words.listed(names)}" for what, names in rows if names)

@@ -30,6 +30,8 @@ class Live(Value):
     mono: float | None = None
     """Monotonic clock of the events; None on another machine or after a boot."""
     supervisor_alive: bool | None = None
+    blind_s: float | None = None
+    """The supervisor lives, but its loop has not turned for so long; None: it turns, or unknown."""
     here: bool = True
     """False: the run belongs to another machine, so nothing about its processes can be told."""
     ranks: tuple[RankStatus, ...] | None = None

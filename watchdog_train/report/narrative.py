@@ -282,7 +282,8 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
         case e.FirstStep():
             # Polling sees a later step than the first one, also right after a resume.
             seen = f"first look after {duration(event.after_s)}"
-            yield f"training is at step {words.number(event.step)} ({seen})"
+            saves = "; Ctrl-C saves and stops" if event.can_save else ""
+            yield f"training is at step {words.number(event.step)} ({seen}){saves}"
         case e.HookNotArmed():
             what = f"the hook of {clean(event.hook, 60)} is not armed"
             yield f"notice: {what}: {why_text(event.why)}; weaker signals are used instead"

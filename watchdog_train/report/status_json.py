@@ -67,6 +67,7 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "supervisor": {
             "pid": state.supervisor.pid if state.supervisor is not None else None,
             "alive": live.supervisor_alive if live is not None else None,
+            "blind_s": live.blind_s if live is not None else None,
         },
         "command": list(state.argv),
         "job": job_object(state),

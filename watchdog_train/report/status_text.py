@@ -151,6 +151,8 @@ def headline(state: State, live: Live) -> tuple[str, Style]:
         return ("unwatched" if training_alive(state, live) else "dead"), "bad"
     if live.supervisor_alive is None:
         return "unknown", "warn"
+    if live.blind_s is not None:
+        return "blind", "bad"
     if state.state == "running" and state.muted:
         return "stalled, reported only", "bad"
     if state.state == "running" and state.suspicion is not None:
@@ -228,11 +230,14 @@ def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
         return [f"to go on: {paint(run_again(state), 'strong')}"]
     if not live.here:
         return [f"the run belongs to {clean(state.host, 100)}; ask there"]
-    if live.supervisor_alive is not False:
+    if live.supervisor_alive is not False and live.blind_s is None:
         return []
     pid = state.supervisor.pid if state.supervisor is not None else "?"
     alive = training_alive(state, live)
     what = "training lives on" if alive else "no process of the training is left"
+    if live.blind_s is not None:
+        silent = f"has not answered for {duration(live.blind_s)}: it may be stopped"
+        return [f"the supervisor (pid {pid}) {silent}; {what}; to continue it: kill -CONT {pid}"]
     return [
         f"the supervisor (pid {pid}) is dead; {what}; below is what was recorded last",
         f"to go on: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import StallRecord, State
-from watchdog_train.core.model import RunProgress, Why
+from watchdog_train.core.model import RunProgress, SaveRecord, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
 from watchdog_train.report import words
@@ -52,7 +52,7 @@ def opening_lines(
         f"{run}, files in {words.short_path(files, state.cwd)}",
         _on_a_hang(policy),
         *_own_restarts(state.launcher),
-        "wtrain status | Ctrl-C saves and stops, twice kills",
+        "wtrain status | Ctrl-C stops, twice kills",
     )
 
 
@@ -93,9 +93,20 @@ def _on_a_hang(policy: Policy) -> str:
 
 
 def closing_lines(
-    state: State, script_lines: ScriptLines, *, report: str | None = None
+    state: State,
+    script_lines: ScriptLines,
+    *,
+    report: str | None = None,
+    newest_save: SaveRecord | None = None,
 ) -> tuple[str, ...]:
-    """The summary at the end of a run; `report` is the path of report.html, if there is one."""
+    """The summary at the end of a run.
+
+    Args:
+        state: of the run, which has ended.
+        script_lines: remedy id -> line for the training script.
+        report: path of report.html, if there is one.
+        newest_save: the newest that a hook noted and that still exists.
+    """
     if not state.finished:
         return ()
     lines = [outcome_line(state)]
@@ -121,9 +132,9 @@ def closing_lines(
         lines += [f"  {clean(part)}" for line in permanent for part in line.splitlines()]
     if state.outcome in ("gave_up", "failed", "stopped") and state.attempts:
         lines.append(f"to go on: {run_again(state)}")
-        if state.checkpoint_chosen is not None:
-            chosen = words.short_path(state.checkpoint_chosen, state.cwd)
-            lines.append(f"newest checkpoint used: {chosen}")
+        newest = newest_save.path if newest_save is not None else state.checkpoint_chosen
+        if newest is not None:
+            lines.append(f"newest checkpoint: {words.short_path(newest, state.cwd)}")
     if report is not None and (state.stalls or state.outcome != "succeeded"):
         lines.append(f"report: {words.short_path(report, state.cwd)}")
     return prefixed(*lines)

@@ -6,7 +6,8 @@ Times are of the wall clock, cut so that they never overlap or run backwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from watchdog_train.core import events as e
@@ -21,7 +22,7 @@ SPAN_WORDS: dict[SpanKind, str] = {
     "kept": "steps that were kept",
     "redone": "steps that were done again",
     "startup": "start to first step",
-    "silence": "silence until a stall was called",
+    "silence": "no progress, in stalls",
     "ending": "evidence and ending",
     "between": "until the next attempt began",
 }
@@ -51,11 +52,29 @@ class _Attempt:
         self.begin = begin
         self.first: tuple[float, int] | None = None
         self.samples: list[tuple[float, int]] = []
-        self.silent: float | None = None
-        self.declared: tuple[str, float] | None = None
+        self.silences: list[list[float]] = []
+        """Begin and end of each stall; infinite for one that was only reported and is not over."""
+        self.killed: float | None = None
+        """When the stall was declared for which it was killed."""
         self.end: float | None = None
+        self.done_before: int | None = None
+        """Steps that were done when it began; None: not known exactly."""
+
+    @property
+    def start_step(self) -> int | None:
+        """Steps that it did not do itself. The first step that was sampled may be a later one."""
+        if self.done_before is not None or self.first is None:
+            return self.done_before
+        return self.first[1] - 1
+
+    @property
+    def last_step(self) -> int:
+        return max((step for _, step in self.samples), default=0)
 
     def step(self, t: float, step: int | None) -> None:
+        moved = step is not None and step > self.last_step
+        if moved and self.silences and self.silences[-1][1] == math.inf:
+            self.silences[-1][1] = t
         if step is not None and len(self.samples) < MOST_SAMPLES:
             self.samples.append((t, step))
 
@@ -83,6 +102,8 @@ def time_line(events: Iterable[e.AnyEvent]) -> TimeLine:
         newest = max(newest, event.t)
         if isinstance(event, e.AttemptLaunching):
             attempts.append(_Attempt(newest))
+            if event.plan.checkpoint is None and event.plan.resume_via not in ("script", "env"):
+                attempts[-1].done_before = 0
         elif isinstance(event, e.LaunchPostponed):
             del attempts[-1:]
         elif attempts:
@@ -91,9 +112,8 @@ def time_line(events: Iterable[e.AnyEvent]) -> TimeLine:
     kept_until = _kept(attempts)
     redone = 0
     for attempt, kept in zip(attempts, kept_until, strict=True):
-        if kept is not None and attempt.samples and attempt.first is not None:
-            most = max(step for _, step in attempt.samples)
-            redone += max(0, most - max(kept, attempt.first[1] - 1))
+        if kept is not None and attempt.samples and attempt.start_step is not None:
+            redone += max(0, attempt.last_step - max(kept, attempt.start_step))
     return TimeLine(
         wall_s=newest - begin,
         spent_s=_spent(attempts, kept_until, begin, newest),
@@ -109,12 +129,18 @@ def _attempt_event(attempt: _Attempt, event: e.AnyEvent, now: float) -> None:
             attempt.step(now, event.step)
         case e.Progress():
             attempt.step(now, event.progress.step)
+        case e.ResumeVerified():
+            if event.verdict == "verified":
+                attempt.done_before = event.expected_step
+            elif event.verdict == "contradicted" and event.first_step is not None:
+                attempt.done_before = event.first_step - 1
         case e.StallDeclared():
-            attempt.declared = (event.stall_id, now)
-            attempt.silent = max(attempt.begin, now - max(0.0, event.age_s))
-        case e.StallRecovered() | e.WouldHaveKilled():
-            if attempt.declared is not None and attempt.declared[0] == event.stall_id:
-                attempt.declared = attempt.silent = None
+            begin = max(attempt.begin, now - max(0.0, event.age_s))
+            attempt.silences.append([begin, now])
+            attempt.killed = now
+        case e.StallRecovered() | e.WouldHaveKilled() if attempt.silences:
+            attempt.silences[-1][1] = now if isinstance(event, e.StallRecovered) else math.inf
+            attempt.killed = None
         case e.AttemptExited():
             attempt.end = now
             attempt.step(now, event.step)
@@ -126,8 +152,8 @@ def _kept(attempts: list[_Attempt]) -> list[int | None]:
     lowest: int | None = None
     for attempt in reversed(attempts):
         kept.append(lowest)
-        if attempt.first is not None:
-            before = attempt.first[1] - 1
+        before = attempt.start_step if attempt.first is not None else None
+        if before is not None:
             lowest = before if lowest is None else min(lowest, before)
     return kept[::-1]
 
@@ -138,8 +164,12 @@ def _spent(
     spent = dict.fromkeys(SPAN_WORDS, 0.0)
     at = begin
 
-    def pass_to(end: float, kind: SpanKind) -> None:
+    def pass_to(end: float, kind: SpanKind, silences: Iterable[Sequence[float]] = ()) -> None:
         nonlocal at
+        for quiet, over in silences:
+            pass_to(min(end, quiet), kind)
+            if at >= quiet:
+                pass_to(min(end, over), "silence")
         if end > at:
             spent[kind] += end - at
             at = end
@@ -148,19 +178,19 @@ def _spent(
         following = attempts[i + 1].begin if i + 1 < len(attempts) else newest
         pass_to(attempt.begin, "between" if i else "startup")
         end = min(following, attempt.end if attempt.end is not None else newest)
-        steps_end = min(end, attempt.silent if attempt.silent is not None else end)
+        steps_end = min(end, attempt.killed if attempt.killed is not None else end)
         first = attempt.first[0] if attempt.first is not None else None
         if first is None and attempt.samples:
             first = attempt.samples[0][0]
-        pass_to(min(steps_end, first if first is not None else steps_end), "startup")
+        quiet = attempt.silences
+        pass_to(min(steps_end, first if first is not None else steps_end), "startup", quiet)
         if first is not None:
-            split: float | None = steps_end
-            if kept is not None and attempt.first is not None:
-                split = first if kept < attempt.first[1] else attempt.reached(kept)
-            pass_to(min(steps_end, steps_end if split is None else split), "kept")
-            pass_to(steps_end, "redone")
-        if attempt.declared is not None:
-            pass_to(min(end, attempt.declared[1]), "silence")
+            split: float | None = None  # all are kept
+            if kept is not None and kept < attempt.last_step:
+                is_before = attempt.start_step is not None and kept <= attempt.start_step
+                split = first if is_before else attempt.reached(kept)
+            pass_to(steps_end if split is None else min(steps_end, split), "kept", quiet)
+            pass_to(steps_end, "redone", quiet)
         pass_to(end, "ending")
     if attempts:
         # After the last attempt: the report of the end, or a restart that was never made.

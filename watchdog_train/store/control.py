@@ -25,6 +25,13 @@ _REQUESTS = (
 _WORDS = struct.Struct(f"={layout.C_WAITS}Q{layout.WAITS_BYTES}s")
 
 
+def vitals_in(slot_dir: Path | None) -> Vitals | None:
+    """The same by the slot directory of a run; None where there is no page."""
+    with suppress(OSError):
+        return read_vitals(slot_dir / layout.CONTROL_FILE) if slot_dir is not None else None
+    return None
+
+
 def read_vitals(path: Path) -> Vitals | None:
     """What the supervisor of this page has said of itself last; None where it has said nothing.
 

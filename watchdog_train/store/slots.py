@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import SaveRecord, SlotReading, Value
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import SaveRecord, SlotReading, Value, newest_checkpoint
 from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.trusted_files import names, read_regular
 
 SAVES_BYTES = 32 << 20
@@ -59,6 +61,24 @@ def read_note(slot_dir: Path, pid: int) -> Note | None:
     """The side file of a process, None when there is none that can be understood."""
     data = _read(os.path.join(slot_dir, f"{pid}{layout.NOTE_SUFFIX}"), NOTE_BYTES + 1)
     return decode_note(data, pid) if data is not None else None
+
+
+def newest_noted_save(
+    run: RunDirectory, state: State, renamed: Callable[[SaveRecord], SaveRecord | None]
+) -> SaveRecord | None:
+    """The newest save that a hook noted in this run and that still exists.
+
+    Args:
+        run: its files.
+        state: its attempts.
+        renamed: where a save is now whose path is gone; None: nowhere.
+    """
+    for attempt in reversed(state.attempts):
+        saves = read_saves(run.attempt(attempt.attempt), 20)
+        there = (save if os.path.exists(save.path) else renamed(save) for save in saves)
+        if (save := newest_checkpoint(filter(None, there))) is not None:
+            return save
+    return None
 
 
 def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:

@@ -36,6 +36,7 @@ from watchdog_train.store.places import (
     release_runtime_directory,
 )
 from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.slots import newest_noted_save
 from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.context import Context
@@ -226,7 +227,14 @@ class RunSession:
             slot_dir=context.slot_dir,
         )
 
-    def begin(self, *, name: str, argv: tuple[str, ...], launcher: Launcher | None) -> None:
+    def begin(
+        self,
+        *,
+        name: str,
+        argv: tuple[str, ...],
+        options: tuple[str, ...] = (),
+        launcher: Launcher | None,
+    ) -> None:
         """Record the start of a new run; list it among live ones."""
         me = this_supervisor(self.system)
         task = self.task
@@ -242,6 +250,7 @@ class RunSession:
                 pid=me.pid,
                 start=me.start,
                 argv=argv,
+                options=options,
                 cwd=self.context.cwd,
                 run_dir=str(self.directory.path),
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
@@ -274,12 +283,19 @@ class RunSession:
                 self.context.display.say(f"wtrain: {state.name}: {self.why}")
                 self.context.display.deliver(log)
             return
+        from watchdog_train.checkpoints.files import Following
+
         lines = script_lines()
         report = self._report(lines)
         self.context.display.deliver(log)
         well = state.outcome == "succeeded" and not state.stalls and not state.warning
         if not (well and self.context.policy.output.quiet):
-            for line in closing_lines(state, lines, report=report):
+            for line in closing_lines(
+                state,
+                lines,
+                report=report,
+                newest_save=newest_noted_save(self.directory, state, Following().now),
+            ):
                 self.context.display.say(line)
         self.context.display.deliver(log)
 

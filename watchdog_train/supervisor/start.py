@@ -49,6 +49,7 @@ def start_run(
     remedies: Mapping[str, Remedy],
     *,
     foreground: bool,
+    options: tuple[str, ...] = (),
     on_launched: Callable[[RunSession], None] | None = None,
 ) -> RunSession:
     """Supervise a command until it is finished; the session knows the outcome.
@@ -103,7 +104,7 @@ def start_run(
     )
     session.context.might_join = task if leads is None else None
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
-    session.begin(name=name, argv=command, launcher=launcher)
+    session.begin(name=name, argv=command, options=options, launcher=launcher)
     session.run()
     return session
 

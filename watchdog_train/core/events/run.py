@@ -13,6 +13,8 @@ class RunStarted(Event):
     pid: int
     start: int
     argv: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    """Of `wtrain run`, as they were given, for the commands that are printed."""
     cwd: str
     run_dir: str
     slot_dir: str | None

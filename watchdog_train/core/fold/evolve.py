@@ -168,6 +168,7 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         boot_id=event.boot_id,
         host=event.host,
         argv=event.argv,
+        options=event.options,
         launcher=event.launcher,
         learnt=event.learnt,
         supervisor=ProcessId(event.pid, event.start),

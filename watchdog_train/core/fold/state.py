@@ -319,6 +319,7 @@ class State(Value):
     boot_id: str | None = None
     host: str = ""
     argv: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     launcher: Launcher | None = None
     """What starts the ranks, None where the command does not tell."""
     supervisor: ProcessId | None = None

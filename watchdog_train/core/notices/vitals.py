@@ -65,14 +65,20 @@ def answer(
         if vitals.state == "finished":
             return Answer(probe != "readiness", f"ended: {told}")
         return Answer(False, f"dead: the supervisor (pid {vitals.pid}) is gone; {told}")
-    silent_s = now - vitals.turned_s
-    limit_s = max(blind_s, BLIND_AT_WORK_S) if vitals.state in AT_WORK else blind_s
-    if silent_s > limit_s and vitals.state != "finished":
+    silent_s = blind_for_s(vitals, now, blind_s=blind_s)
+    if silent_s is not None:
         words = f"blind: the loop of the supervisor (pid {vitals.pid}) has not turned for"
         return Answer(False, f"{words} {silent_s:.0f} s; {told}")
     if probe == "readiness" and not vitals.trains:
         return Answer(False, f"not ready: {told}")
     return Answer(True, f"{'ready' if probe == 'readiness' else 'alive'}: {told}")
+
+
+def blind_for_s(vitals: Vitals, now: float, *, blind_s: float = BLIND_S) -> float | None:
+    """How long the loop of a living supervisor has not turned; None while that is not too long."""
+    silent_s = now - vitals.turned_s
+    limit_s = max(blind_s, BLIND_AT_WORK_S) if vitals.state in AT_WORK else blind_s
+    return silent_s if silent_s > limit_s and vitals.state != "finished" else None
 
 
 def _silent(probe: Probe, *, alive: bool | None) -> Answer:

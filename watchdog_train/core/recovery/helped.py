@@ -15,10 +15,34 @@ def tried(state: State) -> tuple[RemedyUse, ...]:
 def helped(state: State) -> tuple[str, ...]:
     """Settings that a family named, and with which a later attempt passed the point of its hang.
 
-    One that a person or an experiment brought may have helped, too: nothing shows that it did.
+    The hang must have a proven cause, or have come in two attempts without the setting: one that
+    came once may have been chance. What a person or an experiment brought is never listed.
     """
+    return tuple(name for name in _passed_with(state) if _is_shown(name, state))
+
+
+def passed_once(state: State) -> tuple[str, ...]:
+    """The same settings where the hang came once and its cause is not proven."""
+    return tuple(name for name in _passed_with(state) if not _is_shown(name, state))
+
+
+def _passed_with(state: State) -> tuple[str, ...]:
     named = [use.id for use in tried(state) if not use.experiment]
     return tuple(name for name in named if any(_passed(name, one, state) for one in state.stalls))
+
+
+def _is_shown(name: str, state: State) -> bool:
+    passed = [stall for stall in state.stalls if _passed(name, stall, state)]
+    if any(_certainty(stall) == "proven" for stall in passed):
+        return True
+    without = [
+        _family(stall)
+        for attempt in state.attempts
+        if not _has(attempt, name)
+        for stall in state.stalls
+        if stall.id in (attempt.stall_id, attempt.crash_id)
+    ]
+    return any(without.count(_family(stall)) > 1 for stall in passed)
 
 
 def _is_named(name: str, stall: StallRecord) -> bool:
@@ -48,6 +72,11 @@ def _has(attempt: AttemptRecord, name: str) -> bool:
 def _is_further(one: AttemptRecord, before: AttemptRecord, state: State) -> bool:
     done = state.outcome == "succeeded" and one.attempt == state.attempts[-1].attempt
     return done or (one.last_step is not None and one.last_step > (before.last_step or 0))
+
+
+def _certainty(stall: StallRecord) -> str | None:
+    found = stall.explanation
+    return found.because.certainty if found is not None and found.because is not None else None
 
 
 def _family(stall: StallRecord) -> str | None:
