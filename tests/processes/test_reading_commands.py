@@ -31,7 +31,9 @@ from watchdog_train.config import dump_policy
 from watchdog_train.config.schema import build
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId
+from watchdog_train.core.notices.vitals import Vitals
 from watchdog_train.store.control import ControlPage
+from watchdog_train.store.lock import Holder, RunLock
 from watchdog_train.store.registry import register
 from watchdog_train.store.requests import take
 from watchdog_train.store.run_paths import RunDirectory
@@ -100,6 +102,46 @@ def test_status_of_a_dead_supervisor(tmp_path: Path) -> None:
     data = run_wtrain("status", "--json", cwd=tmp_path).check(4).json()
     assert data["supervisor"]["alive"] is False
     assert data["ranks"][0]["beat_age_s"] is None
+
+
+def test_status_and_ps_call_a_stopped_supervisor_over_a_dead_training_not_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds its lock, but its loop has not turned for minutes: as `wtrain probe` says."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    slots = tmp_path / "slots"
+    slots.mkdir(mode=0o700)
+    run = make_run(tmp_path, "supervisor_died", slot_dir=str(slots), pid=os.getpid(), **here())
+    (run / "slot_dir").write_text(str(slots))
+    register(RunDirectory(run), ProcessId(os.getpid(), 0), slot_dir=slots)
+    lock = RunLock(run / "lock", Holder(pid=os.getpid(), start=1, host=socket.gethostname()))
+    lock.acquire()
+    old = Vitals(os.getpid(), 0, current().monotonic() - 135, "running", 1)
+    with ControlPage.create(slots / layout.CONTROL_FILE) as page:
+        page.tell(old)
+        state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+        told = run_wtrain("status", cwd=tmp_path, env=state).check(4).stdout
+        assert "State: blind" in told
+        assert "no process of the training is left" in " ".join(told.split())
+        assert f"kill -CONT {os.getpid()}" in " ".join(told.split())
+        assert " blind " in run_wtrain("ps", cwd=tmp_path, env=state).check(0).stdout
+        assert run_wtrain("probe", cwd=tmp_path, env=state).returncode == 1
+        page.tell(old._replace(turned_s=current().monotonic()))
+        assert "State: running" in run_wtrain("status", cwd=tmp_path, env=state).check(0).stdout
+    lock.release()
+
+
+def test_show_after_the_end_says_what_was_done(tmp_path: Path) -> None:
+    """Not what the supervisor meant to do when the evidence was written."""
+    run = make_run(tmp_path, "stall_resumed")
+    folder = run / "stalls" / "0001"
+    folder.mkdir(parents=True)
+    verdict = {"id": "0001", "why": "stall", "at": 1.0, "done": ["then it is killed, if it may"]}
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    (folder / "evidence.json").write_text(json.dumps({"why": "stall", "processes": []}))
+    told = " ".join(run_wtrain("show", "0001", cwd=tmp_path).check(0).stdout.split())
+    assert "then attempt 2 from step" in told, told
+    assert "if it may" not in told
 
 
 @pytest.mark.parametrize(
