@@ -135,6 +135,7 @@ def found(*steps: int, whole: bool | None = True, **fields: Any) -> Survey:
             said="reason",
             how_checked=fields.get("how_checked", "quick"),
             saved_at=fields.get("saved_at", 2000.0),
+            before_run=fields.get("before_run", False),
         )
         for step in steps
     )
@@ -460,13 +461,13 @@ def test_which_checkpoint_is_chosen(rows, chosen, rejected):
 
 
 def test_what_an_earlier_run_has_left_is_not_resumed():
-    """The first attempt began without it; a record of our own hook is another matter."""
+    """The first attempt began without it; when it was written is for the scan to say."""
     state = history("hang@5")
-    before = step(state, found(500, saved_at=900.0))
+    before = step(state, found(500, before_run=True))
     assert isinstance(before, Restart)
     assert before.plan.checkpoint is None
     assert "before this run" in why_text(before.rejected[0].why)
-    recorded = step(state, found(500, saved_at=900.0, how_checked="recorded"))
+    recorded = step(state, found(500, saved_at=900.0))
     assert isinstance(recorded, Restart)
     assert recorded.plan.checkpoint is not None
 
@@ -623,7 +624,7 @@ def test_a_script_that_finds_its_checkpoint_is_asked_to_even_where_we_know_none(
     assert (answer.plan.argv, answer.plan.resume_via) == ((*ARGV, "--resume"), "script")
     assert "--resume decides what is loaded" in why_text(answer.why)
     assert origin_words(answer.plan) == "where its script decides"
-    older = step(crashed, found(20, saved_at=1.0, format="torch"), resume_arg="--resume")
+    older = step(crashed, found(20, before_run=True, format="torch"), resume_arg="--resume")
     assert (older.plan.argv, older.plan.resume_via) == (ARGV, "none")
     assert step(crashed, gone, resume_arg="--resume {checkpoint}").plan.argv == ARGV
     # It found none: the next attempt begins anew instead of failing like that again.

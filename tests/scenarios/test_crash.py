@@ -63,6 +63,25 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
         assert "planted failure" in summary
 
 
+@pytest.mark.parametrize(
+    ("how", "chosen"),
+    [
+        ("rename", ["step_00005/state.pt", "step_00010/state.pt"]),
+        pytest.param("epochs", ["epoch0-step5.pt", "epoch1-step0.pt"], marks=pytest.mark.slow),
+    ],
+)
+def test_the_newest_own_checkpoint_is_found(how: str, chosen: list[str], tmp_path: Path) -> None:
+    """Renamed once it is complete; or named by a step that begins anew, beside another's files."""
+    config = write_fast_config(tmp_path)
+    command = program_command("renames_its_saves.py", how)
+    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    run.check(0)
+    paths = [event["path"] for event in run.of_type("checkpoint_chosen")]
+    assert paths == [str(tmp_path / "checkpoints" / name) for name in chosen], run.describe()
+    assert last_line(run.stdout).startswith("finished step=20 ")
+    assert not run.of_type("checkpoint_not_kept"), run.describe()
+
+
 AFTER_THE_SCAN = """
 import sys
 from watchdog_train.cli import main

@@ -5,20 +5,29 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from heapq import nlargest
 from itertools import islice
 from typing import Any, BinaryIO, Literal
 
 import msgspec
 
 from watchdog_train.core.model import SaveRecord, Value
+from watchdog_train.core.model.recovery import SUFFIXES
 from watchdog_train.trusted_files import open_read
 
 JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the whole log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
 """Entries looked at in one directory."""
+_OF_CHECKPOINTS = (*SUFFIXES, ".tar", ".safetensors", ".distcp")
+SKIP = frozenset(("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns"))
+"""Directories that hold no checkpoints of a training."""
+_PRESENT_CAP = 20_000
+"""Entries looked at when a run begins."""
+_PRESENT_DEPTH = 5
 _NAMES_CAP = 100_000
 """Names read of one directory."""
 _DEPTH = 2
@@ -69,7 +78,7 @@ class Listing(Value):
 
 
 def list_directory(path: str, limit: int) -> Listing:
-    """The entries of a directory, sorted by name, at most `limit` of them.
+    """The entries of a directory, sorted by name; of more than `limit` the newest.
 
     Names that are not UTF-8 are left out: no event and no answer in JSON could hold them.
 
@@ -79,30 +88,42 @@ def list_directory(path: str, limit: int) -> Listing:
     entries = []
     try:
         with os.scandir(path) as scan:
-            found = list(islice(scan, limit + 1))
+            found = list(islice(scan, 10 * limit + 1))
     except (OSError, ValueError) as error:
         raise UnreadableError(_words(error)) from error
-    for item in found[:limit]:
+    for item in found:
         try:
             item.name.encode()
             link = item.is_symlink()
             status = item.stat()
         except (OSError, UnicodeEncodeError):  # a dangling link, removed meanwhile, or not UTF-8
             continue
-        entries.append(
-            Entry(
-                name=item.name,
-                kind=_kind(status.st_mode),
-                size=status.st_size,
-                mtime_ns=status.st_mtime_ns,
-                link=link,
-            )
-        )
-    return Listing(
-        path=path,
-        entries=tuple(sorted(entries, key=lambda entry: entry.name)),
-        cut=len(found) > limit,
-    )
+        entries.append(_entry(item.name, status, link))
+    if cut := len(entries) > limit:
+        entries = nlargest(limit, entries, key=lambda entry: entry.mtime_ns)
+    entries.sort(key=lambda entry: entry.name)
+    return Listing(path=path, entries=tuple(entries), cut=cut or len(found) > 10 * limit)
+
+
+def list_one(path: str) -> Listing:
+    """The directory of a file as if nothing else were in it, or a directory that is a checkpoint.
+
+    Raises:
+        UnreadableError: it is not there, or no permission.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise UnreadableError(_words(error)) from error
+    if stat.S_ISDIR(status.st_mode):
+        return list_directory(path, DIRECTORY_CAP)
+    folder, name = os.path.split(path)
+    return Listing(path=folder, entries=(_entry(name, status, os.path.islink(path)),), cut=False)
+
+
+def _entry(name: str, status: os.stat_result, link: bool) -> Entry:
+    kind = _kind(status.st_mode)
+    return Entry(name=name, kind=kind, size=status.st_size, mtime_ns=status.st_mtime_ns, link=link)
 
 
 def _kind(mode: int) -> Literal["file", "directory", "other"]:
@@ -231,3 +252,54 @@ def _is_as_noted(save: SaveRecord, path: str) -> bool:
     except OSError:
         return False
     return noted is None or tuple(noted) == (status.st_size, status.st_mtime_ns)
+
+
+class Present(Value):
+    """What was there when a run began, as far as it may be of a checkpoint."""
+
+    roots: tuple[str, ...]
+    files: dict[str, tuple[int, int]]
+    """Size and mtime by real path."""
+    complete: bool = False
+    """Nothing below the roots was left out."""
+
+    def held(self, path: str, sizes: Sizes) -> bool | None:
+        """Whether a checkpoint was there unchanged; None where nobody looked."""
+        path = os.path.realpath(path)
+        single = len(sizes) == 1 and os.path.basename(path) in sizes
+        files = {path if single else os.path.join(path, name): sizes[name] for name in sizes}
+        known = {name: size for name, size in files.items() if name.endswith(_OF_CHECKPOINTS)}
+        if known and all(self.files.get(name) == size for name, size in known.items()):
+            return True
+        below = (
+            path[len(root) :].split(os.sep)
+            for root in self.roots
+            if path.startswith(os.path.join(root, ""))
+        )
+        looked = self.complete and any(all(map(_is_entered, parts[1:-1])) for parts in below)
+        return False if looked else None
+
+
+def _is_entered(name: str) -> bool:
+    return not name.startswith(".") and name not in SKIP
+
+
+def list_present(directories: Iterable[str]) -> Present:
+    """The files of checkpoints below some directories; links are not followed."""
+    roots = tuple(dict.fromkeys(map(os.path.realpath, directories)))
+    pending = deque((root, 0) for root in roots)
+    files: dict[str, tuple[int, int]] = {}
+    left, deep = _PRESENT_CAP, False
+    while pending and left > 0:
+        folder, depth = pending.popleft()
+        with suppress(OSError), os.scandir(folder) as scan:
+            for item in islice(scan, left):
+                left -= 1
+                if item.is_dir(follow_symlinks=False):
+                    deep = deep or depth >= _PRESENT_DEPTH
+                    if depth < _PRESENT_DEPTH and _is_entered(item.name):
+                        pending.append((item.path, depth + 1))
+                elif item.name.endswith(_OF_CHECKPOINTS) and item.is_file(follow_symlinks=False):
+                    status = item.stat()
+                    files[item.path] = (status.st_size, status.st_mtime_ns)
+    return Present(roots=roots, files=files, complete=left > 0 and not deep)

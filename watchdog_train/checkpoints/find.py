@@ -8,9 +8,17 @@ import re
 import stat
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 
-from watchdog_train.checkpoints.files import DIRECTORY_CAP, Listing, UnreadableError, list_directory
+from watchdog_train.checkpoints.files import (
+    DIRECTORY_CAP,
+    SKIP,
+    Listing,
+    UnreadableError,
+    list_directory,
+    list_one,
+)
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.registry import FORMATS
 from watchdog_train.core.model import SaveRecord, Value
@@ -20,9 +28,6 @@ DEPTH = 3
 _LINKED_CAP = 1_000
 _ANSWERS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors by which a file system says that nothing can be had there; others are its own trouble."""
-_SKIP = frozenset(
-    ("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns")
-)
 _ARGUMENTS = re.compile(
     r"(output|save|ckpt|checkpoint)_(dir|path|folder)|checkpoints?|(out|output|save|work)dir"
     r"|(out|checkpoints|checkpoint_output|work|project|results?|run|exp|log|logging|model)_dir"
@@ -79,9 +84,15 @@ def places(
 
 
 def find_candidates(
-    directories: Iterable[str], limit: int = DIRECTORY_CAP, *, most_depth: int = DEPTH
+    directories: Iterable[str],
+    limit: int = DIRECTORY_CAP,
+    *,
+    most_depth: int = DEPTH,
+    noted: Iterable[str] = (),
 ) -> Found:
     """Walk the directories, level by level, so deep and `limit` entries in all.
+
+    Noted ones are looked up by themselves where there is more than that.
 
     A linked directory is entered only where it is itself a checkpoint: a link to a data set would
     use up the limit, and links can form loops.
@@ -108,11 +119,15 @@ def find_candidates(
             candidates.setdefault(candidate.path, candidate)
         left -= len(listing.entries)
         if left <= 0 or (listing.cut and not linked):
-            problem = f"only the first {limit} entries were looked at, up to {directory}"
+            problem = f"only the newest {limit} entries were looked at, up to {directory}"
             cut = True
             break
         if not owned and not linked and depth < most_depth:
             pending.extend(_below(listing, depth))
+    for path in noted if cut else ():
+        with suppress(UnreadableError):
+            for candidate in _candidates_of(list_one(path), linked=False)[0]:
+                candidates.setdefault(candidate.path, candidate)
     return Found(
         candidates=tuple(candidates.values()),
         directories=looked,
@@ -151,5 +166,5 @@ def _below(listing: Listing, depth: int) -> Iterable[tuple[str, int, bool]]:
     """The directories to look at next; real ones first, so that a link to one is the duplicate."""
     directories = [entry for entry in listing.entries if entry.kind == "directory"]
     for entry in sorted(directories, key=lambda entry: entry.link):
-        if not entry.name.startswith(".") and entry.name not in _SKIP:
+        if not entry.name.startswith(".") and entry.name not in SKIP:
             yield os.path.join(listing.path, entry.name), depth + 1, entry.link

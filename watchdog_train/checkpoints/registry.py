@@ -20,7 +20,7 @@ from watchdog_train.checkpoints import (
 )
 from watchdog_train.checkpoints.formats import Candidate, Format
 from watchdog_train.checkpoints.names import numbers_of
-from watchdog_train.checkpoints.pickle_head import is_behind, step_of
+from watchdog_train.checkpoints.pickle_head import step_of
 from watchdog_train.client.layout import EPOCH_NAMES
 
 FORMATS: tuple[Format, ...] = (
@@ -71,37 +71,29 @@ def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 def _in_order(group: list[Candidate]) -> list[Candidate]:
     """One group, newest first; what other trainings have saved comes last."""
     framework = BY_NAME[group[0].format].key
-    strangers = _of_others(group)
+    rest = [one for one in group if not one.noted]
     if framework is not None:
+        strangers = _of_others(group, rest)
         found = sorted(group, key=framework, reverse=True)
         # A second training into one directory is newer than the first, whatever its steps.
         return sorted(found, key=lambda one: (one.path in strangers, -one.stage))
     noted = [one for one in group if one.noted]
     noted.sort(key=lambda one: one.noted or (), reverse=True)
-    rest = [one for one in group if not one.noted]
-    last = [one for one in rest if one.path not in strangers]
-    ours = _merged((noted, _by_number(last)))
-    found = [*ours, *_by_number([one for one in rest if one.path in strangers])]
+    # A save is noted at once: what is not, beside some that are, somebody else has written.
+    found = [*noted, *_by_number(rest)]
     return sorted(found, key=lambda one: one.is_weights or one.format == safetensors.NAME)
 
 
-def _of_others(group: list[Candidate]) -> frozenset[str]:
-    """What was not noted beside noted saves, by its path.
+def _of_others(group: list[Candidate], rest: list[Candidate]) -> frozenset[str]:
+    """Of those that were not noted the ones of other trainings, by path.
 
-    An attempt that is killed between a save and its note leaves one that is ours. Older ones, and
-    those of which there are more than that, are of a training that nobody has noted.
+    A framework tidies up before the hook is asked: each attempt may be killed between the two.
     """
-    noted = [one for one in group if one.noted is not None]
-    rest = [one for one in group if one.noted is None]
-    since = min((one.mtime_ns for one in noted), default=0)
-    later = [one for one in rest if one.mtime_ns > since]
-    attempts = max((one.noted[0] for one in noted if one.noted is not None), default=0)
-    ours = later if not noted or len(later) <= max(attempts, 1) else []
-    counted = max(noted, key=lambda one: one.noted or (), default=None)
-    if counted is not None:
-        known = counted.counters or {}
-        ours = [one for one in ours if not is_behind(one.counters or {}, known)]
-    return frozenset(one.path for one in rest).difference(one.path for one in ours)
+    first = min((one.mtime_ns for one in group if one.noted), default=0)
+    later = [one.path for one in rest if one.mtime_ns > first]
+    attempts = max((one.noted[0] for one in group if one.noted), default=len(later))
+    ours = later if len(later) <= max(attempts, 1) else ()
+    return frozenset(one.path for one in rest).difference(ours)
 
 
 def _by_number(group: list[Candidate]) -> list[Candidate]:

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,11 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import sizes_of
+from watchdog_train.checkpoints.files import (
+    JSON_CAP_BYTES,
+    Present,
+    sizes_of,
+)
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
 from watchdog_train.checkpoints.pickle_head import contents, counters, is_behind, step_of
@@ -33,12 +38,14 @@ from watchdog_train.core.model import (
     Value,
     Whose,
 )
-from watchdog_train.whole_files import answer_question
+from watchdog_train.whole_files import answer_question, read_json
 
 _CHECKED_CAP = 200
 """Checkpoints that are looked at, newest first."""
 _OPENED_CAP = 60
 """Files whose dictionary is read for the order."""
+_CLOCK_DOUBT_S = 5.0
+"""A file server's clock may be this much behind ours."""
 _SAME_MOMENT_S = 2.0
 _NOTED_PLACES = 8
 """Of the newest saves: how many directories are listed where only these may be used."""
@@ -72,6 +79,10 @@ class SurveyRequest(Value):
     world_size: int | None = None
     settle_s: float = _SAME_MOMENT_S
     """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
+    began: float | None = None
+    """Unix seconds of the run's own beginning, where it began with its training."""
+    present: str = ""
+    """The file that says what was there then."""
     kept: tuple[KeptCopy, ...] = ()
     """Copies of files that are overwritten in place, for where those are torn."""
     budget_s: float = 60.0
@@ -87,19 +98,25 @@ def survey(
     saves = tuple(save for save in request.saves if not save.is_part)
     records = Records(request.saves, request.running)
     noted_only = request.level == "noted"
-    found = find_candidates(_places(request, records), most_depth=0 if noted_only else DEPTH)
+    found = find_candidates(
+        _places(request, records),
+        most_depth=0 if noted_only else DEPTH,
+        noted=[save.path for save in records.present[-_CHECKED_CAP:]],
+    )
     candidates = [item for item in found.candidates if not noted_only or records.covers(item)]
     ordered = newest_first(_looked_into(records.known(candidates)))
     problem = found.problem
     if noted_only and not ordered:
         problem = problem or "no save that the hooks noted is there unchanged"
     if len(ordered) > _CHECKED_CAP:
-        problem = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
+        many = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
+        problem = problem or many
         ordered = ordered[:_CHECKED_CAP]
     moving = _still_changing(ordered, request.settle_s, wait)
     deadline = time.monotonic() + request.budget_s
     findings: list[CheckpointFinding] = []
     whole_found = False
+    present = read_json(Path(request.present), Present, cap_bytes=JSON_CAP_BYTES)
     copies = {os.path.realpath(one.path): one for one in request.kept}
     left: list[tuple[Candidate, CheckpointFinding | None]] = [(item, None) for item in ordered]
     while left:
@@ -123,6 +140,8 @@ def survey(
                 else _judge(candidate, limits, records, moving.get(candidate.path))
             )
             finding = _finding(candidate, verdict, records.whose(candidate))
+            if verdict.how_checked != "recorded" and _is_older(candidate, request, present):
+                finding = msgspec.structs.replace(finding, before_run=True)
             if copy is not None and not verdict.whole:
                 left.insert(_newer_than(copy, left), (candidate, finding))
         # Level `noted` reads no file.
@@ -134,6 +153,7 @@ def survey(
         findings=tuple(findings),
         directories=found.directories,
         problem=problem,
+        cut=found.cut,
         failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
         beside_writers=request.settle_s > 0,
     )
@@ -176,6 +196,22 @@ def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
         else one
         for one in candidates
     ]
+
+
+def _is_older(candidate: Candidate, request: SurveyRequest, present: Present | None) -> bool:
+    """Whether it is from before the run; by the clock only where nobody looked at its beginning."""
+    if request.began is None or not candidate.files:
+        return False
+    held = present.held(candidate.path, candidate.files) if present is not None else None
+    if held is not None:
+        return held
+    # A copy that keeps its times is as new as its entry in the file system.
+    single = os.path.basename(candidate.path) in candidate.files
+    folder = os.path.dirname(candidate.path) if single else candidate.path
+    with suppress(OSError):
+        changed = max(os.stat(os.path.join(folder, name)).st_ctime for name in candidate.files)
+        return changed < request.began - _CLOCK_DOUBT_S
+    return False
 
 
 def _still_changing(

@@ -155,6 +155,7 @@ SENTENCES: dict[WhyCode, str] = {
     "directory",
     "scan-failed": "the scan of checkpoints failed ({problem})",
     "next-noted": "next: the newest save that the hooks noted, if it is unchanged",
+    "scan-cut": "the scan of checkpoints is not complete: {problem}",
     "scan-again": "it is tried again with more time",
     "waits-for-scan": "the next attempt waits for a scan that answers, {limit} at most",
     # -- what a start waits for

@@ -70,6 +70,11 @@ class RunDirectory(msgspec.Struct, frozen=True):
         return self.path / "trace.jsonl"
 
     @property
+    def present(self) -> Path:
+        """The checkpoints that were there when the run began."""
+        return self.path / "present.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the supervisor of this run."""
         return self.path / "lock"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from watchdog_train.checkpoints.files import list_present
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.store.claims import Claims, forget, publish
+from watchdog_train.store.run_directory import RunDirectory
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.whole_files import replace_json
 
 MOST_DIRECTORIES = 64
+LOOK_S = 2.0
 
 
 def resumed_places(state: State) -> set[str]:
@@ -20,6 +25,25 @@ def resumed_places(state: State) -> set[str]:
     used = {one.plan.checkpoint.path for one in state.attempts if one.plan.checkpoint is not None}
     copied = {one.copy for one in state.kept}
     return {os.path.dirname(path) for path in used - copied | {one.path for one in state.kept}}
+
+
+def note_present(
+    directory: RunDirectory, argv: Sequence[str], cwd: str, named: Sequence[str]
+) -> None:
+    """Note which checkpoints are there before the training begins.
+
+    Clocks do not tell: a file server has its own. A disk that does not answer is not waited for.
+    """
+
+    def look() -> None:
+        with suppress(OSError):
+            values = (word.rpartition("=")[2] for word in argv)
+            places = (os.path.join(cwd, each) for each in (*named, *values, cwd))
+            replace_json(directory.present, list_present(filter(os.path.isdir, places)))
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(LOOK_S)
 
 
 class OutputDirectories:

@@ -25,6 +25,7 @@ from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.directories import (
     OutputDirectories,
+    note_present,
     resumed_places,
 )
 from watchdog_train.supervisor.evidence_requests import joint_request
@@ -155,6 +156,9 @@ class Performer:
 
     def _launch(self, action: a.Launch, state: State) -> Iterator[e.AnyEvent]:
         token, hosts = os.urandom(16).hex(), action.hosts
+        if not state.attempts:
+            named = self._context.policy.recovery.checkpoints
+            note_present(self._context.directory, state.argv, state.cwd, named)
         where = hosts if hosts != ("",) else msgspec.UNSET
         yield e.AttemptLaunching(token=token, plan=action.plan, where=where)
         for host in hosts:
@@ -230,6 +234,9 @@ class Performer:
             level=action.level,
             full_since=ended_at - AROUND_KILL_S if ended_at else None,
             world_size=self._world_size,
+            # A leader before this run may have begun it: then nobody has looked.
+            began=state.started_at if state.attempts and state.attempts[0].token else None,
+            present=str(context.directory.present),
             running=Running(home=running.home, nth=running.nth) if running is not None else None,
             kept=state.kept,
             settle_s=0.0 if ended else 2.0,

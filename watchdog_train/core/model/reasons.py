@@ -46,7 +46,7 @@ WhyCode = Literal[
     "rank-not-loaded", "reader-behind", "rebooted", "requeued", "restarted", "restarts-used",
     "resume-by-option", "resume-by-script", "resumed-from", "resumes-from", "run-over", "said",
     "same-again", "samples-left-out", "save-late", "save-not-taken", "save-overdue", "save-taken",
-    "save-under-way", "scan-again", "scan-failed", "scans-failed", "shared-directory",
+    "save-under-way", "scan-again", "scan-cut", "scan-failed", "scans-failed", "shared-directory",
     "starved", "stopped", "stopped-anew",
     "supervisor-gone", "supervisor-slept", "survived", "survivors", "survivors-block",
     "taking-back", "task-acknowledged", "task-delivered-again", "task-lost", "task-maybe-lost",

@@ -168,6 +168,8 @@ class CheckpointFinding(CheckpointRef):
     """None: cannot be told (a legacy pickle, a foreign format)."""
     said: str
     """By the check of its files."""
+    before_run: bool = False
+    """It was there when the run began, and is unchanged since."""
 
 
 class Survey(Value):
@@ -178,6 +180,8 @@ class Survey(Value):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    cut: bool = False
+    """There were more files than it looked at."""
     failed: bool = False
     """There was no answer, or a place that could not be read and nothing valid elsewhere: that
     nothing was found says nothing."""

@@ -123,6 +123,9 @@ def _plan_again(
     if restoring is not None:
         return restoring
     events: list[e.AnyEvent] = [*step.rejected]
+    if observation.survey.cut:
+        why = Why("scan-cut", problem=observation.survey.problem or "")
+        events.append(e.Noticed(kind="scan", pids=(), why=why))
     if (chosen := step.chosen) is not None:
         events.append(
             e.CheckpointChosen(

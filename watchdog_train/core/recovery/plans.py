@@ -29,8 +29,6 @@ from watchdog_train.core.starting import launchers
 PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
 AUTO_RESUME = "auto"
 """As --resume-arg: the option that the script's own parser has shown in an attempt before."""
-_CLOCK_DOUBT_S = 5.0
-"""A file server's clock may be this much behind ours."""
 _REJECTED_CAP = 20
 _SEPARATORS = re.compile(r"[/\\]")
 _OWN_RESUME = frozenset(
@@ -177,7 +175,7 @@ def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
     if other is not None:
         return Why("others-write", who=other.run_id)
-    if finding.how_checked != "recorded" and _is_older_than(state, finding):
+    if finding.before_run:
         return Why("before-this-run")  # which began without it, or loads it by itself
     last = state.attempt
     if last is None or last.plan.checkpoint is None or finding.whole:
@@ -190,14 +188,6 @@ def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
 def _is_below(path: str, directory: str) -> bool:
     parts, top = (_SEPARATORS.split(each.rstrip("/\\")) for each in (path, directory))
     return parts[: len(top)] == top
-
-
-def _is_older_than(state: State, finding: CheckpointFinding) -> bool:
-    if finding.saved_at is None or state.started_at is None:
-        return False
-    if state.attempts and not state.attempts[0].token:
-        return False  # a leader before this run had begun it
-    return finding.saved_at < state.started_at - _CLOCK_DOUBT_S
 
 
 def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey | None) -> Resume:
