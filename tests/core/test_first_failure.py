@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.test_diagnose import RULES, evidence_of
 from watchdog_train.core.diagnosis.collectives import not_come
+from watchdog_train.core.diagnosis.crash import crash_of
 from watchdog_train.core.diagnosis.facts import (
     EndFact,
     Evidence,
@@ -15,9 +16,17 @@ from watchdog_train.core.diagnosis.facts import (
     ProcessEvidence,
 )
 from watchdog_train.core.diagnosis.log_lines import read_line
-from watchdog_train.core.model import ExitStatus, RankEnd
+from watchdog_train.core.model import (
+    CrashFact,
+    ExceptionFact,
+    ExitStatus,
+    Member,
+    RankEnd,
+    SaveRecord,
+)
+from watchdog_train.evidence.full_disk import full_disk
 from watchdog_train.explain.because import judge
-from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.explanation_text import crash_words, sentences
 
 NO_KILL = HostFacts(oom_kills=0, oom_since_start=True)
 TORCHRUN = (
@@ -186,3 +195,117 @@ def test_who_did_not_come_by_what_the_others_print(printed, missing):
     """Only where every one that came has printed it: else some output is missing."""
     lines = [f"Waiting in {BARRIER.format(rank)}worker_count={came})" for rank, came in printed]
     assert not_come((read_line(line), None) for line in lines) == missing
+
+
+RAISED = ExceptionFact(type="RuntimeError", message="bad shape", source="hook", pid=10, at=100.0)
+POINTS = msgspec.structs.replace(RAISED, message="a background worker has died")
+PRINTED = ExceptionFact(type="BadZipFile", message="no zip", source="output", at=99.0)
+OF_CHILD = msgspec.structs.replace(PRINTED, source="hook", pid=77)
+CONSEQUENCES = {
+    "it points to what another process printed": (POINTS, PRINTED, "BadZipFile"),
+    "it points to nobody": (RAISED, PRINTED, None),
+    "a child raised before it": (RAISED, OF_CHILD, "BadZipFile"),
+    "a child raised after it": (RAISED, msgspec.structs.replace(OF_CHILD, at=100.2), None),
+    "a child raised long before it": (RAISED, msgspec.structs.replace(OF_CHILD, at=50.0), None),
+    "another thread of its process": (RAISED, msgspec.structs.replace(OF_CHILD, pid=10), None),
+    "its own traceback in the output": (
+        POINTS,
+        msgspec.structs.replace(POINTS, source="output", pid=None),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(CONSEQUENCES))
+def test_the_first_exception_is_named_before_its_consequence(name):
+    """Also where a process that is no rank has raised it."""
+    raised, other, expected = CONSEQUENCES[name]
+    rank = msgspec.structs.replace(gone(0, 100.5, code=1), exception=raised)
+    found = crash_of(crash_with(rank, exceptions=(other,)), (), gpu_shared=False)
+    assert found.exception == raised
+    assert (found.first.type if found.first else None) == expected
+    assert crash_words(found).startswith("first " if other is PRINTED and expected else "") is True
+
+
+def crash_with(*processes, **changes):
+    return msgspec.structs.replace(crash(*processes), **changes)
+
+
+@pytest.mark.parametrize(("at", "expected"), [(98.9, None), (100.1, "BadZipFile")])
+def test_a_handled_exception_in_the_output_is_no_crash(at, expected):
+    """One that is older than the last step was handled; `os._exit` tells nothing."""
+    printed = msgspec.structs.replace(PRINTED, at=at)
+    logs = (LogText(source="stderr.log", lines=("BadZipFile: no zip", "KeyError: 'missing'")),)
+    evidence = crash_with(
+        gone(0, 101.0, code=7), exceptions=(printed,), progressed_at=100.0, logs=logs
+    )
+    found = crash_of(evidence, (), gpu_shared=False)
+    assert (found.exception.type if found.exception else None) == expected
+    assert found.said == ""
+
+
+WORKER = Member(pid=70, start=1, role="worker", rank=0, worker=1, ppid=10, name="python")
+
+
+def vanished(at, **how):
+    end = RankEnd(
+        pid=70, start=1, rank=0, world_size=None, step=None, phase="unknown", at=at, helper=WORKER,
+        **how,
+    )  # fmt: skip
+    return ProcessEvidence(
+        pid=70, start=1, ppid=10, role="worker", rank=0, worker=1, state="X",
+        ended=EndFact(end=end, at_unix=99.0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("raised", "at", "named"), [(RAISED, -1.0, True), (RAISED, 0.0, False),
+                                                     (POINTS, 0.0, True)])  # fmt: skip
+def test_a_helper_that_was_killed_is_named_before_the_rank(raised, at, named):
+    """Ends of one look have no order: then the exception has to point to another process."""
+    rank = msgspec.structs.replace(gone(0, 100.0, code=1), exception=raised)
+    found = crash_of(crash_with(rank, vanished(at, signal=9)), (), gpu_shared=False)
+    assert found.rank == 0
+    assert (found.vanished is not None) is named
+    words = (
+        "rank 0's worker 1 (pid 70) was killed by SIGKILL, which wtrain did not send; then rank 0"
+    )
+    assert crash_words(found).startswith(words) is named
+
+
+def test_a_line_that_is_only_quoted_names_no_cause():
+    """Neither in the message nor in the source of the `raise`; printed twice, it counts."""
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    raised = msgspec.structs.replace(RAISED, quoted=f"Traceback (most recent call last):\n{line}")
+    rank = msgspec.structs.replace(gone(0, 100.0, code=1), exception=raised)
+    assert told(crash(rank, log=("RuntimeError: bad shape", line)))[0] is None
+    assert told(crash(rank, log=(line, "RuntimeError: bad shape", line)))[0] == "cuda-oom"
+
+
+SAVE = SaveRecord(path="/", format="torch", files={"a.pt": (1 << 62, 0)})
+DISKS = {
+    "unexpected pos": ("RuntimeError", "unexpected pos 264704 vs 264592", "bytes"),
+    "says it itself": ("OSError", "[Errno 28] No space left on device", "bytes"),
+    "quota": ("OSError", "[Errno 122] Disk quota exceeded: '/home/a/x.pt'", "bytes"),
+    "a mistake in the code": ("TypeError", "cannot pickle module", None),
+    "out of memory": ("torch.OutOfMemoryError", "CUDA out of memory", None),
+}
+
+
+@pytest.mark.parametrize("name", list(DISKS))
+def test_a_save_that_fails_without_room_says_so(name, tmp_path):
+    """Whatever the library says; an exception of the code has nothing to do with it."""
+    kind, message, lacks = DISKS[name]
+    fact = ExceptionFact(type=kind, message=message, source="hook", saving=str(tmp_path / "a.pt"))
+    found = full_disk(fact, SAVE, str(tmp_path))
+    assert (found.lacks if found is not None else None) == lacks
+    if found is not None:
+        told = crash_words(CrashFact(exception=fact, rank=0, disk=found))
+        assert told.startswith(f"the disk is full at {tmp_path}/a.pt, ")
+
+
+def test_a_failed_write_with_room_is_no_full_disk(tmp_path):
+    """Nor is one outside of a save."""
+    fact = ExceptionFact(type="RuntimeError", message="unexpected pos", source="hook")
+    inside = msgspec.structs.replace(fact, saving=str(tmp_path / "a.pt"))
+    assert full_disk(inside, None, str(tmp_path)) is None
+    assert full_disk(fact, SAVE, str(tmp_path)) is None

@@ -13,6 +13,7 @@ from watchdog_train.core.detection.rank_gone import (
     has_failed,
     how_it_ended,
     missing_ranks,
+    unanswered,
 )
 from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, RankEnd
@@ -214,3 +215,39 @@ def test_missing_are_those_whose_place_nobody_has_taken() -> None:
     zombie = b.rank(11, 1, state="Z")
     again = b.rank(22, 2)
     assert missing_ranks(b.sample(0.0, other(), zombie, again, ended=ends)) == ends[:1]
+
+
+BAD: dict[str, Any] = {"said": "exception"}
+GOOD: dict[str, Any] = {"code": 0, "said": "quiet"}
+BEHIND_A_ZERO: dict[str, tuple[tuple[RankEnd, ...], int | None]] = {
+    "nobody trained": ((), None),
+    "one crashed": ((end(1, **BAD),), 1),
+    "one was killed": ((end(1, signal=9),), 1),
+    "killed after its script was through": ((end(1, signal=11, said="quiet"),), None),
+    "nobody saw how it ended": ((end(1),), None),
+    "a retry succeeded": ((end(1, at=1, **BAD), end(2, at=2, **GOOD)), None),
+    "a retry ended unseen": ((end(1, at=1, **BAD), end(2, at=2)), None),
+    "both tries crashed": ((end(1, at=1, **BAD), end(2, at=2, code=3)), 1),
+    "the last fold crashed": ((end(1, at=1, **GOOD), end(2, at=2, **BAD)), 2),
+    "first and last crashed": (
+        (end(1, at=1, **BAD), end(2, at=2, **GOOD), end(3, at=3, **BAD)),
+        3,
+    ),
+    "a helper without a step crashed": (
+        (end(1, at=1, **GOOD), end(2, at=2, step=None, **BAD)),
+        None,
+    ),
+    "a helper succeeded after the crash": (
+        (end(1, at=1, **BAD), end(2, at=2, step=None, **GOOD)),
+        1,
+    ),
+    "it crashed before its first step": ((end(1, step=None, **BAD),), 1),
+}
+
+
+@pytest.mark.parametrize("name", list(BEHIND_A_ZERO))
+def test_which_failure_an_exit_code_of_0_hides(name: str) -> None:
+    """The first bad end after the last good one, of those that made steps."""
+    ends, pid = BEHIND_A_ZERO[name]
+    found = unanswered(ends)
+    assert (found.pid if found is not None else None) == pid

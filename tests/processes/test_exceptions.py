@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import stat
 import subprocess
 import sys
@@ -11,11 +13,15 @@ import pytest
 
 from tests.client_runs import Training, plain_environment
 from watchdog_train.client import layout
+from watchdog_train.core.diagnosis.facts import ProcessEvidence
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import CrashFact, ExceptionFact
-from watchdog_train.evidence.exceptions import of_elastic, of_hooks
+from watchdog_train.evidence.exceptions import of_elastic, of_hooks, of_output
+from watchdog_train.keeper import capped
 from watchdog_train.report.explanation_text import crash_words
 
 BEGIN = "import watchdog_train as wt\nwt.beat(1)\n"
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in main\n'
 FAILS = "def fails(*_): raise ValueError('sample 7')\n"
 
 
@@ -160,6 +166,127 @@ def test_what_torch_wraps(text: str, expected: tuple[object, ...], training: Tra
         assert fact.own is not None
         assert (fact.type, fact.message, fact.own.function) == expected[:3]
     assert facts[-1].worker == expected[3]
+
+
+QUOTES = """
+raise ValueError(NEWLINE.join(("the other host said:", "Traceback (most recent call last):",
+    '  File "/srv/other.py", line 88, in go', "torch.OutOfMemoryError: CUDA out of memory")))
+"""
+
+
+def test_a_traceback_inside_a_message_is_only_quoted(training: Training) -> None:
+    """The exception is the one that was raised, at the line that raised it."""
+    run(training, "NEWLINE = chr(10)\n" + QUOTES)
+    (fact,) = told(training)
+    assert (fact.type, fact.message) == ("ValueError", "the other host said:")
+    assert fact.own is not None
+    assert fact.own.file.endswith(".py")
+    assert "torch.OutOfMemoryError: CUDA out of memory" in fact.quoted
+
+
+def test_code_that_was_made_by_exec_is_not_the_users(training: Training) -> None:
+    """As the methods of a dataclass are."""
+    run(training, "exec('def made(): raise ValueError(1)')\nmade()\n")
+    (fact,) = told(training)
+    assert fact.own is not None
+    assert fact.own.file.endswith(".py")
+    assert fact.raised is not None
+    assert fact.raised.file == "<string>"
+
+
+WAITS = """
+import atexit, glob, json, os, threading, time, traceback
+def wait_until_told():
+    for _ in range(400):
+        if found := glob.glob(os.environ["WTRAIN_SLOT_DIR"] + "/*.exception.json"):
+            print(json.loads(open(found[0]).read())["stays"]["line"])
+            break
+        time.sleep(0.025)
+"""
+STAYS = {
+    "an exit handler": ("atexit.register(wait_until_told)\nraise ValueError('bad')\n", "0"),
+    "finally": ("try:\n    raise ValueError('bad')\nfinally:\n    wait_until_told()\n", "14"),
+}
+
+
+@pytest.mark.parametrize(("text", "line"), STAYS.values(), ids=STAYS)
+def test_an_exception_is_told_while_its_process_lives(
+    text: str, line: str, training: Training
+) -> None:
+    """Its supervisor must not wait for an end that does not come."""
+    assert training.run(BEGIN + WAITS + text).stdout.split() == [line]
+
+
+HANDLES = """
+def main():
+    try:
+        step()
+    except KeyError:
+        again()
+    except Exception:
+        tidy()
+        raise
+    finally:
+        barrier()
+    with group():
+        step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "stays"),
+    [
+        (0, "S", True),
+        (0, "X", False),
+        (4, "S", None),
+        (6, "S", None),
+        (8, "S", True),
+        (11, "S", True),
+        (12, "S", True),
+        (13, "S", None),
+    ],
+)
+def test_who_handles_an_exception_has_not_failed(
+    tmp_path: Path, line: int, state: str, stays: bool | None
+) -> None:
+    """Who only cleans up before it leaves has; None: the exception counts for nothing."""
+    where = {"line": line, "file": "/work/train.py"}
+    text = f"{TRACEBACK}ValueError: bad\n"
+    content = {"attempt": 1, "rank": 0, "at": 5.0, "text": text, "stays": where}
+    (tmp_path / "7.exception.json").write_text(json.dumps(content))
+    frames = (Frame(function="main", file="/work/train.py", line=line),)
+    process = ProcessEvidence(
+        pid=7,
+        start=1,
+        ppid=1,
+        role="rank",
+        state=state,
+        threads=(ThreadStack(name="MainThread", frames=frames, main=True),),
+    )
+    ((found,), _) = of_hooks(str(tmp_path), 1, (process,), tree=lambda _path: ast.parse(HANDLES))
+    assert (found.exception.stays if found.exception is not None else None) is stays
+
+
+def test_what_the_output_shows_has_its_time(tmp_path: Path) -> None:
+    """A traceback that was handled before the last steps is left out."""
+    log = tmp_path / "output.log"
+    parts = ("step 1\n", f"{TRACEBACK}KeyError: 'old'\n", f"step 2\n{TRACEBACK}OSError: new\n")
+    log.write_text("".join(parts))
+    times = [(100, 0), (101, len(parts[0])), (160.5, len(parts[0] + parts[1]))]
+    (tmp_path / "output.log.times").write_text("".join(f"{at} {size}\n" for at, size in times))
+    assert [(f.type, f.at) for f in of_output([str(log)], 160.0)] == [("OSError", 160.5)]
+    assert [f.type for f in of_output([str(log)], 102.0)] == ["KeyError", "OSError"]
+    assert [f.type for f in of_output([str(log)], None)] == ["OSError"]
+
+
+def test_a_traceback_is_timed_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other output has a time every ten seconds."""
+    monkeypatch.setattr(capped, "TRACEBACKS_EVERY_S", 0.0)
+    file = capped.CappedFile(str(tmp_path / "output.log"), 1 << 20)
+    for text in ("step 1\n", "step 2\n", f"{TRACEBACK}KeyError: 1\n", "step 3\n"):
+        file.append(text.encode())
+    times = (tmp_path / "output.log.times").read_text().splitlines()
+    assert [line.split()[1] for line in times] == ["0", "14"]
 
 
 RECORDED = """

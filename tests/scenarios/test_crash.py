@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kills, last_line
-from tests.support import program_command, run_program, run_wtrain, sentence, write_fast_config
+from tests.support import (
+    PROGRAMS,
+    program_command,
+    run_program,
+    run_wtrain,
+    sentence,
+    write_fast_config,
+)
 from watchdog_train.checkpoints.pickle_head import counters
 from watchdog_train.report.history import history
 from watchdog_train.store.log_reading import read_events
@@ -417,3 +426,146 @@ def test_a_torn_file_is_replaced_by_its_copy_where_the_script_opens_it(tmp_path:
     assert len(run.of_type("attempt_launched")) == 2
     assert "at step 10" in run.stdout
     assert last_line(run.stdout).startswith("finished step=20 ")
+
+
+STAYS = """
+import atexit, threading
+from zoo import Training
+training = Training()
+training.train(10)
+never = threading.Event()
+"""
+WAYS_TO_STAY = {
+    "exit handler": "atexit.register(never.wait)\nraise ValueError('bad sample')\n",
+    "finally": "try:\n    raise ValueError('bad sample')\nfinally:\n    never.wait()\n",
+    "handled": "try:\n    raise ValueError('bad sample')\nexcept ValueError:\n    never.wait()\n",
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "finally" else pytest.param(name, marks=pytest.mark.slow)
+        for name in WAYS_TO_STAY
+    ],
+)
+def test_a_training_that_raised_and_did_not_leave(name: str, tmp_path: Path) -> None:
+    """Its exception is the cause, by the rules for crashes; one that it handles is none."""
+    config = write_fast_config(tmp_path)
+    (tmp_path / "train.py").write_text(STAYS + WAYS_TO_STAY[name])
+    run = run_wtrain(
+        *("run", "--config", str(config), "--on-crash", "stop", "--max-restarts", "0"),
+        *("--", sys.executable, "train.py"),
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROGRAMS)},
+        timeout_s=50,
+    )
+    stays = name != "handled"
+    run.check(76 if stays else 75)
+    assert run.only("stall_declared"), run.describe()
+    assert ("rank 0, which did not exit, raised ValueError at train.py:" in run.stderr) is stays
+    assert ("on-crash is stop" in run.stderr) is stays, run.describe()
+
+
+HANDLED = """
+import logging, os
+from zoo import Training
+training = Training()
+training.train(10)
+try:
+    {}["missing"]
+except KeyError:
+    logging.exception("skipped a sample")
+training.train(100)
+os._exit(7)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_an_exception_that_was_handled_is_not_the_end(tmp_path: Path) -> None:
+    """It is in the output, and steps came after it: nothing but the exit code is known."""
+    (tmp_path / "train.py").write_text(HANDLED)
+    run = run_wtrain(
+        *("run", "--on-crash", "stop", "--", sys.executable, "train.py"),
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROGRAMS)},
+        timeout_s=50,
+    )
+    run.check(7)
+    assert "CRASH 0001: rank 0 exited with code 7 at step 100\n" in run.stderr, run.describe()
+
+
+HELPERS = """
+import multiprocessing, os, signal
+from zoo import Training
+
+def work(connection):
+    while True:
+        connection.send(connection.recv() + 1)
+
+if __name__ == "__main__":
+    training = Training()
+    pairs = [multiprocessing.Pipe() for _ in range(3)]
+    workers = [multiprocessing.Process(target=work, args=(end,), daemon=True) for _, end in pairs]
+    for worker in workers:
+        worker.start()
+    while True:
+        training.train(training.step + 1)
+        if training.step == 40:
+            os.kill(workers[1].pid, signal.SIGKILL)
+        for ours, _ in pairs:
+            ours.send(training.step)
+        for ours, _ in pairs:
+            ours.recv()
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_helper_is_named_where_the_others_wait(tmp_path: Path) -> None:
+    """The other helpers hold the pipe open, too: they are not the cause."""
+    config = write_fast_config(tmp_path)
+    (tmp_path / "train.py").write_text(HELPERS)
+    run = run_wtrain(
+        *("run", "--config", str(config), "--max-restarts", "0"),
+        *("--", sys.executable, "train.py"),
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROGRAMS)},
+        timeout_s=50,
+    )
+    run.check(75)
+    assert "python (pid" in run.stderr, run.describe()
+    assert ") was killed by SIGKILL" in run.stderr, run.describe()
+    assert "wait for each other" not in run.stderr
+
+
+DISK = """
+import sys
+from zoo import Training
+training = Training()
+training.train(10)
+training.torch.save({"big": training.torch.zeros(8 << 20)}, sys.argv[1])
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_save_on_a_full_disk_names_it(tmp_path: Path) -> None:
+    """torch.save speaks of positions in its own format."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        (tmp_path / "train.py").write_text(DISK)
+        run = run_wtrain(
+            *("run", "--on-crash", "stop", "--", sys.executable, "train.py", str(disk / "a.pt")),
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(PROGRAMS)},
+            timeout_s=50,
+        )
+    finally:
+        subprocess.run(["umount", str(disk)], check=False)
+    run.check(1)
+    assert f"the disk is full at {disk}/a.pt, 0 B free; rank 0 raised RuntimeError" in run.stderr

@@ -171,6 +171,57 @@ def test_a_wrapper_that_swallows_the_argument(name: str, tmp_path: Path) -> None
     assert "resume not confirmed" in sentence(run.only("run_finished")["warning"])
 
 
+def crashing(text: str, how: str = "kill", *, launcher: str = "") -> list[str]:
+    """A script in which these words stand for a training that fails, succeeds or never ends."""
+    program = program_command("crash_at_step.py", how)
+    words = [*shlex.split(launcher), *program[bool(launcher) :]]
+    text = text.replace("CRASHES", shlex.join([*words, "--always"]))
+    text = text.replace("ENDLESS", shlex.join([*words, "--at", "99999"]))
+    return ["bash", "-c", text.replace("WORKS", shlex.join([*words, "--at", "3", "--steps", "4"]))]
+
+
+TORCHRUN = "torchrun --standalone --nproc-per-node 1"
+HIDDEN: dict[str, tuple[list[str], int, str]] = {
+    "pipe": (crashing("CRASHES | cat", "exception"), 1, "rank 0 raised RuntimeError"),
+    "script": (crashing("CRASHES; echo later"), 137, "rank 0 was killed by SIGKILL"),
+    "exit code": (crashing("CRASHES; true", "exit"), 9, "rank 0 exited with code 9"),
+    "torchrun": (crashing("CRASHES | cat", "exception", launcher=TORCHRUN), 1, "RuntimeError"),
+    "retry": (crashing("CRASHES || { touch crashed-once; WORKS; }"), 0, "success"),
+    "time limit": (crashing("timeout -s KILL 6 ENDLESS; true"), 0, "success"),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("pipe", "retry") else pytest.param(name, marks=pytest.mark.slow)
+        for name in HIDDEN
+    ],
+)
+def test_a_crash_behind_an_exit_code_of_0(name: str, tmp_path: Path) -> None:
+    """It is the training's, unless the script has made it good."""
+    command, code, words = HIDDEN[name]
+    run = run_wtrain("run", "--on-crash", "stop", "--", *command, cwd=tmp_path, timeout_s=50)
+    run.check(code)
+    assert words in run.stderr, run.describe()
+    behind = "though the command itself exited with code 0" in run.stderr
+    assert behind is (code != 0), run.describe()
+
+
+@pytest.mark.timeout(60)
+def test_a_crash_behind_a_pipe_is_restarted(tmp_path: Path) -> None:
+    """By the same rules as one that the exit code tells."""
+    config = write_fast_config(tmp_path)
+    program = shlex.join(program_command("crash_at_step.py", "exception"))
+    command = ("bash", "-c", f"{program} | cat")
+    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=50)
+    run.check(0)
+    first, second = run.of_type("attempt_exited")
+    assert (first["code"], second["code"]) == (1, 0)
+    assert run.only("evidence_collected")["crash"]["exception"]["type"] == "RuntimeError"
+
+
 def start(cwd: Path, name: str, *program: str) -> RunningWtrain:
     """A healthy training behind a wrapper that has taken its first step."""
     config = write_fast_config(cwd)

@@ -110,7 +110,7 @@ def _offset_at(part: Path, at: float) -> int:
     ):
         for line in file.read(TIMES_BYTES).splitlines():
             when, _, size = line.partition(b" ")
-            if not when.isdigit() or not size.isdigit() or int(when) > at:
+            if not when.replace(b".", b"").isdigit() or not size.isdigit() or float(when) > at:
                 break
             offset = int(size)
     return offset

@@ -14,7 +14,13 @@ from watchdog_train.client import layout as L  # noqa: N812
 _MOST_CHARACTERS = 48 << 10
 _MOST_FRAMES = 64
 
+# The outermost frame while a script runs.
+_SCRIPTS = ("<module>", "_run_module_as_main")
+# So many seconds in the same handler are more than a pause.
+_PULSES = 3
+
 _armed: set = set()
+_handled = (0, 0)
 
 
 def arm():
@@ -41,7 +47,42 @@ def at_the_end():
         tell(error)
 
 
-def tell(error, thread=""):
+def stays():
+    """Once a second, by the pulse thread: the main thread has raised, and waits where it cleans up.
+
+    That is an exit handler, or the block that handles the exception; which kind the reader finds.
+    """
+    global _handled
+    try:
+        handled = getattr(sys, "_current_exceptions", dict)  # from Python 3.11 on
+        error, threading = getattr(sys, "last_value", None), sys.modules.get("threading")
+        if threading is None or "traceback" not in sys.modules:
+            return  # no import by this thread
+        main = threading.main_thread().ident
+        leaves = error is not None
+        if not leaves:
+            error = handled().get(main)
+            error = error[1] if isinstance(error, tuple) else error
+        number, times = _handled
+        _handled = id(error), times + 1 if number == id(error) else 1
+        if not isinstance(error, Exception) or _handled[1] != _PULSES:
+            return
+        frame, raised_in = sys._current_frames()[main], set()
+        trace = None if leaves else error.__traceback__
+        while trace is not None:
+            raised_in.add(trace.tb_frame)
+            trace = trace.tb_next
+        while frame.f_back is not None and frame not in raised_in:
+            frame = frame.f_back
+        if leaves and frame.f_code.co_name not in _SCRIPTS:
+            tell(error, stays={"line": 0})
+        elif frame in raised_in:
+            tell(error, stays={"file": frame.f_code.co_filename, "line": frame.f_lineno})
+    except Exception:
+        pass
+
+
+def tell(error, thread="", stays=None):
     """Write it down; a later one of this process takes its place."""
     try:
         if not slot.supervised or isinstance(error, KeyboardInterrupt):
@@ -52,7 +93,11 @@ def tell(error, thread=""):
             type(error), error, error.__traceback__, limit=-_MOST_FRAMES
         )
         text = "".join(lines)
+        only = traceback.format_exception_only(type(error), error)[0]
+        quote = only.find("Traceback (most recent call last)")
+        quoted_at = text.rfind(only) + quote if quote > 0 and only in text else 0
         if len(text) > _MOST_CHARACTERS:
+            quoted_at = 0
             half = _MOST_CHARACTERS // 2
             text = text[:half] + "\n" + text[-half:]
         content = {
@@ -62,11 +107,25 @@ def tell(error, thread=""):
             "thread": thread,
             "at": time.time(),
             "text": text,
+            "quoted_at": quoted_at,
+            "saving": _saving(error),
+            "stays": stays,
         }
         data = encode.encode(content).encode("ascii")
         slot.replace_file(str(os.getpid()) + L.EXCEPTION_SUFFIX, data)
     except Exception:
         pass
+
+
+def _saving(error):
+    """The path of the save that this exception, or one that led to it, has ended."""
+    saves = sys.modules.get("watchdog_train.client.saves")
+    number, path = saves.failed if saves is not None else (0, "")
+    for _ in range(16):
+        if error is None or id(error) == number:
+            break
+        error = error.__cause__ or error.__context__
+    return path if error is not None and id(error) == number else ""
 
 
 def _listen_to_threads(threading):

@@ -20,6 +20,8 @@ _MOST_LOG_BYTES = 32 << 20
 _outer: dict = {}
 # Open files that a save was written to, by path.
 _open_files: dict = {}
+# The number of the exception that ended a save last, and where that save wrote to.
+failed = (0, "")
 
 
 def recorded(format_name, original, position, name):
@@ -36,6 +38,9 @@ def recorded(format_name, original, position, name):
         token = begin()
         try:
             result = original(*args, **kwargs)
+        except BaseException as error:
+            _fails(error, target)
+            raise
         finally:
             end(token)
         try:
@@ -52,6 +57,14 @@ def recorded(format_name, original, position, name):
         return result
 
     return phases.like(wrapper, original)
+
+
+def _fails(error, target):
+    global failed
+    try:
+        failed = id(error), os.path.abspath(os.fspath(getattr(target, "name", target)))
+    except Exception:
+        pass
 
 
 def _record_when_closed(file, format_name, counters):

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from watchdog_train.client import control, milestones, notes, slot
+from watchdog_train.client import control, exceptions, milestones, notes, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _PR_SET_PTRACER = 0x59616D61
@@ -144,6 +144,7 @@ def _pulse(wake, gone, words, generation):
                 request = control.dump_due()
                 if request:
                     answer_dump(request)
+                exceptions.stays()
                 milestones.settle()
                 notes.flush()
             except Exception:

@@ -188,6 +188,7 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
             signal=status.signal,
             how_known=status.how_known,
             step=step,
+            error=Why("behind-exit-0", end=status.behind) if status.behind is not None else None,
         )
         for host, status in ended.items()
     )

@@ -37,6 +37,7 @@ from watchdog_train.evidence import (
 from watchdog_train.evidence.attaching import Attaching
 from watchdog_train.evidence.busy_wait import asks_at
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
+from watchdog_train.evidence.full_disk import full_disk
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (
@@ -50,6 +51,7 @@ from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation
 from watchdog_train.explain.families import Rules
+from watchdog_train.explain.waits import as_raised
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
 from watchdog_train.system.pressure import swap_bytes
@@ -112,7 +114,8 @@ class _Collection:
         ends = {(end.pid, end.start): end for end in request.ended}
         members = [m for m in request.members if (m.pid, m.start) not in ends]
         members += [
-            Member(pid=end.pid, start=end.start, role="rank", rank=end.rank, name="python")
+            end.helper
+            or Member(pid=end.pid, start=end.start, role="rank", rank=end.rank, name="python")
             for end in request.ended
         ]
         members.sort(key=lambda m: (ORDER[m.role], m.rank or 0, m.worker or 0, m.pid))
@@ -256,14 +259,19 @@ class _Collection:
             attempt,
             [self._fact(target, sources) for target in self.targets],
             self._progress_at(),
+            sources.tree,
         )
-        others = (exceptions.of_elastic(request.attempt_dir), exceptions.of_output(output))
+        progressed_at = self._last_beat_at()
+        elastic = exceptions.of_elastic(request.attempt_dir)
+        printed = exceptions.of_output(self._log_files(), progressed_at)
+        others = (*raised, *((elastic,) if elastic is not None else ()), *printed)
         all_logs = (*output, *kernel_lines)
         evidence = Evidence(
             why=request.why,
             processes=with_senders(processes, all_logs, facts),
             logs=all_logs,
-            exceptions=(*raised, *(one for one in others if one is not None)),
+            exceptions=others,
+            progressed_at=progressed_at,
             exit=request.exit,
             host=facts,
             locks=self._locks(),
@@ -273,7 +281,13 @@ class _Collection:
         )
         rules = self._rules()
         chains = Chains(evidence, rules.frames)
-        found = judge(evidence, rules, self._situation(), chains)
+        told = as_raised(evidence)
+        found = judge(
+            told,
+            rules,
+            self._situation(),
+            Chains(told, rules.frames) if told != evidence else chains,
+        )
         granted = patience.judge(
             chains, silence=request.silence, limits=request.patience, code=sources.function
         )
@@ -305,6 +319,11 @@ class _Collection:
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
         return bundle.publish(self.staging, Path(request.out_dir), result)
 
+    def _last_beat_at(self) -> float | None:
+        """The last beat or step of the ranks that have ended, in Unix seconds."""
+        newest = max((end.beat_ns for end in self.request.ended), default=0)
+        return time.time() - time.monotonic() + newest / 1e9 if newest else None
+
     def _fact(self, target: Target, sources: SourceReader) -> ProcessEvidence:
         fact = target.evidence()
         return msgspec.structs.replace(fact, asks=asks_at(fact, sources.tree))
@@ -322,7 +341,8 @@ class _Collection:
             return crash
         path = named_path(crash.exception)
         network = path is not None and self.system.on_network_file_system(Path(path))
-        return msgspec.structs.replace(crash, network_path=bool(network))
+        disk = full_disk(crash.exception, request.last_save, os.getcwd())
+        return msgspec.structs.replace(crash, network_path=bool(network), disk=disk)
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
         """What else is told of the machine, and the lines of its kernel log that are about us."""

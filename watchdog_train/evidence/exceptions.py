@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.diagnosis.facts import LogText, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.model import ExceptionFact, Value
-from watchdog_train.evidence.text.exceptions import exceptions, last_of
+from watchdog_train.evidence.logs import TAIL_BYTES, clean_lines
+from watchdog_train.evidence.redact import redact_text
+from watchdog_train.evidence.text.exceptions import exceptions, is_wrapper, last_of
 from watchdog_train.trusted_files import names, read_regular
 
+_TIMES, _TRACEBACK = ".times", b"Traceback (most recent call last)"
+"""As keeper.capped has them."""
+RECENT_S = 10.0
+"""Before the last progress: batches that were ready are used up after what made them has failed."""
 _FILES_CAP = 256
 _FILE_BYTES = 512 << 10
+
+
+class Stays(Value):
+    """Where the main thread handles the exception; line 0: in an exit handler."""
+
+    line: int
+    file: str = ""
 
 
 class Told(Value):
@@ -28,6 +42,11 @@ class Told(Value):
     rank: int | None = None
     thread: str = ""
     at: float = 0.0
+    quoted_at: int = 0
+    """Where the message begins to quote a traceback; 0: nowhere."""
+    saving: str = ""
+    stays: Stays | None = None
+    """The process lived on when it told this."""
 
 
 def of_hooks(
@@ -35,6 +54,7 @@ def of_hooks(
     attempt: int,
     processes: Sequence[ProcessEvidence],
     progress_at: float | None = None,
+    tree: Callable[[str], ast.Module | None] = lambda _path: None,
 ) -> tuple[tuple[ProcessEvidence, ...], tuple[ExceptionFact, ...]]:
     """The processes with what each has raised, and what others of the attempt have, oldest first.
 
@@ -48,13 +68,54 @@ def of_hooks(
         if found is not None and (
             0 in (found.start, process.start) or found.start == process.start
         ):
-            fact = _fact(process.pid, told.pop(process.pid), process.rank)
+            told.pop(process.pid)
+            if _counts(found.stays, process, tree):
+                fact = _fact(process.pid, found, process.rank)
+                lives = process.state not in ("Z", "X") and found.stays is not None
+                fact = fact and msgspec.structs.replace(fact, stays=lives)
         new = fact is not None and progress_at is not None and (fact.at or 0.0) > progress_at
         died = fact if new and fact is not None and fact.thread else None
         listed.append(msgspec.structs.replace(process, exception=fact, died=died))
-    others = (_fact(pid, one, one.rank) for pid, one in told.items() if one.attempt == attempt)
+    others = (
+        _fact(pid, one, one.rank)
+        for pid, one in told.items()
+        if one.attempt == attempt and (one.stays is None or not one.stays.line)
+    )
     known = (fact for fact in others if fact is not None)
     return tuple(listed), tuple(sorted(known, key=lambda fact: fact.at or 0.0))
+
+
+def _counts(
+    stays: Stays | None, process: ProcessEvidence, tree: Callable[[str], ast.Module | None]
+) -> bool:
+    """Whether the exception has ended its script, or will once the block that cleans up is left."""
+    if stays is None or not stays.line:
+        return True
+    main = process.main
+    here = main is not None and any(
+        (frame.line, os.path.basename(frame.file)) == (stays.line, os.path.basename(stays.file))
+        for frame in main.frames
+    )
+    module = tree(stays.file) if here else None
+    return module is not None and _cleans_up(module, stays.line)
+
+
+def _cleans_up(module: ast.Module, line: int) -> bool:
+    """Whether the innermost block of that line runs on while an exception passes through it."""
+    found, least = False, 1 << 30
+    for node in ast.walk(module):
+        blocks: list[tuple[Sequence[ast.AST], bool]] = []
+        if isinstance(node, ast.Try):
+            blocks = [(node.finalbody, True)]
+            blocks += [(one.body, isinstance(one.body[-1], ast.Raise)) for one in node.handlers]
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            blocks = [([node.items[0].context_expr], True)]
+        for body, passes in blocks:
+            first = getattr(body[0], "lineno", 0) if body else 0
+            last = getattr(body[-1], "end_lineno", 0) if body else 0
+            if first and first <= line <= last and last - first < least:
+                found, least = passes, last - first
+    return found
 
 
 def _told(slot_dir: str) -> dict[int, Told]:
@@ -72,11 +133,21 @@ def _told(slot_dir: str) -> dict[int, Told]:
 
 
 def _fact(pid: int, told: Told, rank: int | None) -> ExceptionFact | None:
-    fact = last_of(exceptions(told.text, "hook"))
+    before = told.text[: told.quoted_at]
+    fact = last_of(exceptions(before, "hook")) if before else None
+    quoted = redact_text(told.text[told.quoted_at :]) if fact is not None else ""
+    if fact is None or before.endswith("Original "):  # torch: of a DataLoader worker, the same
+        fact, quoted = last_of(exceptions(told.text, "hook")), ""
     if fact is None:
         return None
     return msgspec.structs.replace(
-        fact, pid=pid, rank=rank, thread=told.thread[:100], at=told.at or None
+        fact,
+        pid=pid,
+        rank=rank,
+        thread=told.thread[:100],
+        at=told.at or None,
+        quoted=quoted,
+        saving=redact_text(told.saving),
     )
 
 
@@ -92,7 +163,39 @@ def of_elastic(attempt_dir: str | None) -> ExceptionFact | None:
     return None
 
 
-def of_output(logs: Iterable[LogText]) -> ExceptionFact | None:
-    """The last traceback in the last lines of the output."""
-    found = (last_of(exceptions("\n".join(log.lines), "output")) for log in logs)
-    return last_of(fact for fact in found if fact is not None)
+def of_output(paths: Iterable[str], progressed_at: float | None) -> tuple[ExceptionFact, ...]:
+    """What was printed after the last progress or shortly before it, oldest first.
+
+    Without the time of that progress: the last of each file.
+    """
+    found: list[ExceptionFact] = []
+    for path in paths:
+        facts = [
+            msgspec.structs.replace(fact, at=at)
+            for at, text in _parts(path)
+            if at is None or progressed_at is None or at >= progressed_at - RECENT_S
+            for fact in exceptions(text, "output")
+            if not is_wrapper(fact)
+        ]
+        found += facts if progressed_at is not None else facts[-1:]
+    return tuple(sorted(found, key=lambda fact: fact.at or 0.0))
+
+
+def _parts(path: str) -> list[tuple[float | None, str]]:
+    """The end of a log in parts that were begun at known times, see keeper.capped."""
+    read = read_regular(path, TAIL_BYTES, from_end=True)
+    if read is None:
+        return []
+    content, size = read
+    times = read_regular(path + _TIMES, TAIL_BYTES, from_end=True)
+    marks: list[tuple[int, float | None]] = [(0, None)]
+    for line in (times[0] if times is not None else b"").splitlines():
+        with suppress(ValueError):
+            at, offset = line.split()
+            marks.append((max(0, int(offset) - (size - len(content))), float(at)))
+    ends = [offset for offset, _ in marks[1:]] + [len(content)]
+    return [
+        (at, "\n".join(clean_lines(content[begin:end].decode("utf-8", "replace").splitlines())))
+        for (begin, at), end in zip(marks, ends, strict=True)
+        if _TRACEBACK in content[begin:end]
+    ]

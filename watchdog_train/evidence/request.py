@@ -7,7 +7,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from watchdog_train.core.model import BundleWhy, EvidenceResult, ExitStatus, Member, RankEnd, Value
+from watchdog_train.core.model import (
+    BundleWhy,
+    EvidenceResult,
+    ExitStatus,
+    Member,
+    RankEnd,
+    SaveRecord,
+    Value,
+)
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy.patience import Patience as Limits
@@ -46,6 +54,8 @@ class EvidenceRequest(Value):
     deadline_s: float = 20.0
     process_s: float = 10.0
     exit: ExitStatus | None = None
+    last_save: SaveRecord | None = None
+    """The newest one of this attempt that has succeeded."""
     command: tuple[str, ...] = ()
     rules_dirs: tuple[str, ...] = ()
     """More rule files of the user's."""

@@ -20,6 +20,10 @@ from watchdog_train.explain.graph import Waits
 from watchdog_train.explain.releasers import dead_releaser
 
 _WORLD_CAP = 4096
+_FOR_A_HELPER = (
+    w.PipeWait, w.PollWait, w.SharedSemaphoreWait, w.ChildWait, x.QueueWait, x.BatchWait,
+)  # fmt: skip
+"""Waits that a helper which is gone was to end."""
 _HIDING = (x.StoreWait, w.DeviceWait)
 
 
@@ -210,6 +214,9 @@ class Chains:
             parent = self._by_pid.get((node.process.part, node.process.ppid))
             return Waits(any_of=() if parent is None else (parent,), idle=True,
                          complete=parent is not None)  # fmt: skip
+        gone = tuple(n for n in self._children_of(node.process) if self._has_vanished(n))
+        if gone and not node.inner and isinstance(doing, _FOR_A_HELPER):
+            return Waits(needs=gone)
         match doing:
             case x.End():
                 if self.first_ends and at not in self.first_ends and has_failed_end(doing):
@@ -333,6 +340,10 @@ class Chains:
             and other.process.ppid == process.pid
             and other.process.part == process.part
         ]
+
+    def _has_vanished(self, at: int) -> bool:
+        end = self.nodes[at].process.ended
+        return end is not None and end.end.helper is not None
 
     def _children(self, at: int, doing: w.ChildWait) -> Waits:
         if doing.children:

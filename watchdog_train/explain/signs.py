@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+
+import msgspec
 
 from watchdog_train.core.diagnosis.collectives import SINGLE, not_come
 from watchdog_train.core.diagnosis.facts import (
@@ -11,6 +14,7 @@ from watchdog_train.core.diagnosis.facts import (
     FLAT_CPU_SHARE,
     FULL_SHM_SHARE,
     Evidence,
+    LogText,
     ProcessEvidence,
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
@@ -60,6 +64,31 @@ class Match(Value):
     """The log line that it was recognised by."""
 
 
+def without_quotes(evidence: Evidence) -> tuple[LogText, ...]:
+    """The logs without what an exception quotes of another program, and its `raise` itself.
+
+    A line that a log has twice was printed by that program itself, too.
+    """
+    raised = [p.exception for p in evidence.processes if p.exception is not None]
+    quoted = {line.strip() for one in raised for line in one.quoted.splitlines()[1:]}
+    calls = (place.source for one in raised for place in one.frames)
+    sources = tuple(call for call in calls if call.startswith("raise "))
+    if not quoted and not sources:
+        return evidence.logs
+
+    def said(log: LogText) -> LogText:
+        times = Counter(line.strip() for line in log.lines)
+        lines = (
+            line
+            for line in log.lines
+            if not (line.strip() in quoted and times[line.strip()] == 1)
+            and not line.strip().startswith(sources)
+        )
+        return msgspec.structs.replace(log, lines=tuple(lines))
+
+    return tuple(map(said, evidence.logs))
+
+
 class Scene:
     """One piece of evidence and its graph, with what many signs ask of them worked out once."""
 
@@ -67,7 +96,7 @@ class Scene:
         self.graph = graph
         self.observed = observed
         self.evidence: Evidence = graph.evidence
-        self.logs = LogIndex(self.evidence.logs)
+        self.logs = LogIndex(without_quotes(self.evidence))
         self.standing, self.odd = standings(self.evidence.processes, graph.sets)
         self.records = graph.records
         self.recorded = graph.recorded

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
 from watchdog_train.core.diagnosis.ranks import Frames, in_set
 from watchdog_train.core.diagnosis.stacks import (
@@ -340,11 +340,30 @@ def _of_threading(call: Sequence[Frame]) -> x.PythonLockWait:
     return x.PythonLockWait(kind="event" if event else "condition")
 
 
+RAISED = "X"
+"""State of a process of which only its exception counts any more."""
+
+
+def as_raised(evidence: Evidence) -> Evidence:
+    """To explain a standstill: who has raised and waits in its cleanup counts as ended.
+
+    For patience its wait counts as it is.
+    """
+    processes = tuple(
+        msgspec.structs.replace(p, state=RAISED)
+        if p.exception is not None and p.exception.stays
+        else p
+        for p in evidence.processes
+    )
+    return msgspec.structs.replace(evidence, processes=processes)
+
+
 def ended(process: ProcessEvidence) -> x.Doing:
     """How it ended, as far as that was recorded."""
     fact = process.ended
     if fact is None:
-        return x.End(unnoticed=process.state == "Z")
+        waits_in = places(process.main)[0] if process.state == RAISED else None
+        return x.End(unnoticed=process.state == "Z", raised=process.exception, stays_in=waits_in)
     return x.End(
         code=fact.end.code,
         signal=fact.end.signal,

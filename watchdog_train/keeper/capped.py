@@ -16,6 +16,8 @@ for _name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO in place of the
     _FLAGS |= getattr(os, _name, 0)
 TIMES = ".times"
 TIMES_EVERY_S = 10.0
+TRACEBACKS_EVERY_S = 0.2
+TRACEBACK = b"Traceback (most recent call last)"
 TIMES_CAP_BYTES = 8 * 1024 * 1024  # a month of output without a pause of ten seconds
 
 
@@ -52,7 +54,8 @@ class Gate:
 class CappedFile:
     """Appended to; when half of its cap is full that half is renamed to `.1`.
 
-    Beside it `.times` tells when what was written: lines of Unix seconds and the size until then.
+    Beside it `.times` tells when what was written: lines of Unix seconds and the size until then,
+    every ten seconds and at each traceback.
     """
 
     def __init__(self, path: str, cap_bytes: int, gate: Gate | None = None) -> None:
@@ -74,7 +77,7 @@ class CappedFile:
                 self._rotate_times()
             if self._fd < 0:
                 self._open()
-            self._note_time()
+            self._note_time(TRACEBACK in data)
             written = os.write(self._fd, data[: self.half_bytes])
         except OSError:
             self.close()
@@ -99,17 +102,17 @@ class CappedFile:
         with suppress(OSError):
             os.replace(self.path + TIMES, self.path + ".1" + TIMES)
 
-    def _note_time(self) -> None:
+    def _note_time(self, soon: bool) -> None:
         """Only a convenience for readers: what the disk refuses of it is not missed."""
         now = time.monotonic()
-        if now - self._timed_at < TIMES_EVERY_S:
+        if now - self._timed_at < (TRACEBACKS_EVERY_S if soon else TIMES_EVERY_S):
             return
         self._timed_at = now
         with suppress(OSError):
             fd = os.open(self.path + TIMES, _FLAGS, 0o600)
             try:
                 if os.fstat(fd).st_size < TIMES_CAP_BYTES:
-                    os.write(fd, b"%d %d\n" % (time.time(), self._size_bytes))
+                    os.write(fd, b"%.2f %d\n" % (time.time(), self._size_bytes))
             finally:
                 os.close(fd)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.model import CrashFact, ExceptionFact, signal_name
+from watchdog_train.core.model import CrashFact, ExceptionFact, FullDisk, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import ExceptionCause
@@ -194,6 +194,7 @@ def place_words(root: x.Standstill) -> str:
 def crash_words(crash: CrashFact, step: int | None = None) -> str:
     """`rank 1 raised ValueError at train.py:42, step 310: bad`; `step`: where no end tells it."""
     who = who_words(x.Who(pid=None, role="rank", rank=crash.rank))
+    who += ", which did not exit," if crash.stays else ""
     end = x.End(
         code=crash.code,
         signal=crash.signal,
@@ -202,7 +203,37 @@ def crash_words(crash: CrashFact, step: int | None = None) -> str:
     )
     said = f": {clean(crash.said, _MESSAGE_CAP)}" if crash.said and crash.signal is None else ""
     at = step if crash.step is None else crash.step
-    return f"{end_words(who, end, '', at)}{'' if crash.exception else said}"
+    return f"{_before(crash)}{end_words(who, end, '', at)}{'' if crash.exception else said}"
+
+
+def _before(crash: CrashFact) -> str:
+    """What it is the consequence of."""
+    told = ""
+    if crash.disk is not None:
+        told = f"{disk_words(crash.disk)}; "
+    if crash.first is not None:
+        pid = f"pid {crash.first.pid} raised " if crash.first.pid is not None else "first "
+        told += f"{pid}{_raised(crash.first, '')}; then "
+    elif crash.vanished is not None and crash.vanished.helper is not None:
+        helper = crash.vanished.helper
+        who = x.Who(
+            pid=helper.pid,
+            role=helper.role,
+            rank=helper.rank,
+            worker=helper.worker,
+            name=helper.name,
+        )
+        end = x.End(signal=crash.vanished.signal, sender="unknown")
+        told += f"{end_words(who_words(who), end, '', None)}; then "
+    return told
+
+
+def disk_words(disk: FullDisk) -> str:
+    """`no space left for /ckpt/step-100.pt: 0 B free, the save before needed 517 KiB`."""
+    what = {"bytes": "the disk is full", "inodes": "no inodes left", "quota": "quota exceeded"}
+    free = f", {words.size_text(disk.free_bytes)} free" if disk.free_bytes is not None else ""
+    need = f", the save before took {words.size_text(disk.need_bytes)}" if disk.need_bytes else ""
+    return f"{what[disk.lacks]} at {clean(disk.path, 300)}{free}{need}"
 
 
 def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
@@ -210,7 +241,10 @@ def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
     number = f"step {words.number(at)}" if at is not None else ""
     step = f" at {number}" if number else ""
     if end.raised is not None:
-        return f"{who} raised {_raised(end.raised, number)}"
+        stays = end.stays_in
+        file = clean(stays.file.replace("\\", "/").rpartition("/")[2], 120) if stays else ""
+        now = f", now in {clean(stays.function, 60)} ({file}:{stays.line})," if stays else ""
+        return f"{who}{now} raised {_raised(end.raised, number)}"
     if end.signal is not None:
         name = signal_name(end.signal)
         if end.signal in _OWN_CRASH:

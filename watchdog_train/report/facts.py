@@ -44,6 +44,8 @@ def exit_words(attempt: AttemptRecord | Tree) -> str:
         return "no end is recorded" if attempt.launched else "no start is recorded"
     if attempt.how_known == "not-started":
         return f"could not be started: {why_text(attempt.error or Why('unknown'))}"
+    if attempt.error is not None and attempt.error.end is not None:
+        return why_text(attempt.error)
     return exit_text(attempt.code, attempt.signal)
 
 

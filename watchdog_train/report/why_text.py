@@ -75,6 +75,7 @@ SENTENCES: dict[WhyCode, str] = {
     "no-step-seen": "no training step was seen",
     "ended-early": "ended at step {step} of {of}",
     "others-went-on": "{end}, and the others went on",
+    "behind-exit-0": "{end}, though the command itself exited with code 0",
     "began-again": "the checkpoint was not loaded: training began again at a lower step",
     "not-confirmed": "resume not confirmed",
     "keeper-silent": "the keeper did not report in time",

@@ -22,11 +22,14 @@ from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.model.patience import Silence
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.report.why_text import why_text
+from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context
 from watchdog_train.trusted_files import names
 
 MOST_ENDED = 64
 """Ranks that have ended and are listed in a bundle."""
+VANISHED_S = 20.0
+"""Before the last progress: batches that were ready are used up first."""
 STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
@@ -76,7 +79,10 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             out_dir=str(out_dir),
             staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
             members=tuple(member for member in members if member.role != "keeper"),
-            ended=tuple(map(self._as_known, missing_ranks(sight.sample)[:MOST_ENDED])),
+            ended=(
+                *map(self._as_known, self._ended()[:MOST_ENDED]),
+                *self._vanished(float(str(verdict["beat_age_s"]))),
+            ),
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
@@ -85,12 +91,24 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             process_s=limits.process_s,
             rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
             exit=sight.exit,
+            last_save=next(iter(read_saves(attempt_dir, 1)), None) if why == "crash" else None,
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
             gpu_seen=msgspec.structs.replace(self.gpu_seen, uses=_uses(sight.sample)),
             patience=context.policy.patience,
             done=self._what_follows(why),
         )
+
+    def _ended(self) -> tuple[RankEnd, ...]:
+        """Without those of earlier failures that the script itself has made good."""
+        behind = self.sight.exit.behind if self.sight.exit is not None else None
+        ends = missing_ranks(self.sight.sample)
+        return ends if behind is None else tuple(end for end in ends if end.at >= behind.at)
+
+    def _vanished(self, age_s: float) -> tuple[RankEnd, ...]:
+        """Helpers that ended badly since the last progress, or shortly before it."""
+        since = self.sight.sample.at - age_s - VANISHED_S
+        return tuple(end for end in self.sight.sample.vanished if end.at >= since)
 
     def _as_known(self, end: RankEnd) -> RankEnd:
         """Of a rank that is the root its keeper knows more than we could see of a stranger's."""

@@ -7,7 +7,7 @@ says nothing by itself: rank 0 may save, merge or upload for minutes after the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from watchdog_train.core.detection.budgets import LEARNING_PHASES, Budget, robust_quantile
 from watchdog_train.core.detection.track import RankTrack, Track
@@ -19,6 +19,8 @@ ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
 NEVER: tuple[Phase, ...] = ("idle", "finishing", "finished")
 ALONE_FACTOR = 2
 """Times `detection.silence_s`: what such a rank does would be lost."""
+NOT_CAUSED_BY_PEERS = (4, 7, 8, 9, 11)
+"""SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV."""
 STEPS_MISSED = 2
 """Whoever needs the failed rank stands still within a step; one more for jitter."""
 
@@ -45,6 +47,19 @@ def has_failed(end: RankEnd) -> bool | None:
     if end.signal is not None:
         return end.said != "quiet"
     return None
+
+
+def unanswered(ends: Iterable[RankEnd]) -> RankEnd | None:
+    """The failure that an exit code of 0 hides: of a process that trained, no other one succeeded.
+
+    A shell behind a pipe, or a script that ignores a status, ends with 0. A process whose end
+    nobody saw may have succeeded. Where no process has made a step, all of them count.
+    """
+    known = tuple(ends)
+    trained = [end for end in known if end.step is not None] or known
+    good_at = max((end.at for end in trained if not has_failed(end)), default=float("-inf"))
+    failed = (end for end in trained if has_failed(end) and end.at > good_at)
+    return min(failed, key=lambda end: end.at, default=None)
 
 
 MERGING_S = 90.0

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import FirstFailure, first_failure
-from watchdog_train.core.model import CrashFact, ExceptionFact, Sender
+from watchdog_train.core.model import CrashFact, ExceptionFact, RankEnd, Sender
 
 _OWN_CRASH = (4, 5, 6, 7, 8, 11)
 """SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: a process raises them by what it does."""
 _OOM_KILLED = re.compile(r"Killed process (?P<pid>\d{1,10})\b")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k|a|)sh\Z")
+_ENDS_TRACEBACK = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)\b(?::|$)")
 _MARKED = re.compile(r"\[rank(\d{1,6})\]:")
 _SHOWN, _FRAMES_SHOWN = 200, 8
 
@@ -76,6 +77,11 @@ def sender_of(
 def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) -> CrashFact | None:
     """What ended the attempt, or the rank that the others wait for; None where nothing failed."""
     first = first_failure(evidence.processes, evidence.logs)
+    if first is None and evidence.why == "stall":
+        stay = [p for p in evidence.processes if p.exception is not None and p.exception.stays]
+        who = min(stay, key=lambda p: p.exception.at or 0.0 if p.exception else 0.0, default=None)
+        if who is not None:
+            return CrashFact(exception=who.exception, rank=who.rank, pid=who.pid, stays=True)
     if first is None and (evidence.why != "crash" or evidence.exit is None):
         return None
     if first is None:
@@ -88,15 +94,60 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
         exception = _of_others(evidence, end.rank)
     return CrashFact(
         exception=exception,
+        first=_first(evidence, exception),
+        vanished=_vanished(evidence, exception, end),
         code=end.code,
         signal=end.signal,
         sender=process.ended.sender if process.ended is not None else None,
         rank=end.rank,
         pid=end.pid,
         step=end.step,
-        said=_last_line(evidence.logs, end.rank) if exception is None else "",
+        said=_last_line(evidence, end.rank) if exception is None else "",
         gpu_shared=gpu_shared,
     )
+
+
+_OF_ANOTHER = re.compile(
+    r"\b(?:worker|process|child|thread|actor|producer|loader|helper|subprocess)\w*\b.{0,80}\b(?:exit|"
+    r"end|died|dead|die|fail|crash|terminat|kill|lost|gone|stop|not alive|broken)|\babove\b|"
+    r"BrokenProcessPool|EOFError|BrokenPipe|Connection(?:Reset|Aborted|Refused)|queue\.Empty",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What a process raises because another one has failed."""
+SKEW_S = 0.5
+"""Between a step and output that was written before it, or an end and a look."""
+_CONSEQUENCE_S = 30.0
+
+
+def _text(fact: ExceptionFact) -> str:
+    return f"{fact.type}: {fact.message}"
+
+
+def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | None:
+    """The oldest one of another process, of which this one is the consequence."""
+    if fact is None or fact.at is None:
+        return None
+    led = {f"{one.type}: {one.message}" for one in fact.chain}
+    names = _OF_ANOTHER.search(_text(fact)) is not None
+    before = [
+        one
+        for one in evidence.exceptions
+        if one.at is not None
+        and fact.at - _CONSEQUENCE_S <= one.at <= fact.at + SKEW_S
+        and (names if one.source == "output" else one.pid != fact.pid and one.at < fact.at)
+        and _text(one) not in {_text(fact), *led}
+    ]
+    return min(before, key=lambda one: (one.at or 0.0, one.source), default=None)
+
+
+def _vanished(evidence: Evidence, fact: ExceptionFact | None, end: RankEnd) -> RankEnd | None:
+    """The helper that was killed before the rank failed, or to which its exception points."""
+    helpers = (
+        p.ended.end for p in evidence.processes if p.ended is not None and p.ended.end.helper
+    )
+    points = fact is not None and _OF_ANOTHER.search(_text(fact)) is not None
+    found = [one for one in helpers if one.signal is not None and (points or one.at < end.at)]
+    return min(found, key=lambda one: one.at, default=None)
 
 
 def _telling(first: FirstFailure) -> int:
@@ -121,16 +172,26 @@ def _of_the_whole(evidence: Evidence, command: Sequence[str], *, gpu_shared: boo
         signal=signal,
         sender=sender_of(signal, evidence.host) if signal is not None else None,
         rank=exception.rank if exception is not None else None,
-        said=_last_line(evidence.logs, None) if exception is None else "",
+        said=_last_line(evidence, None) if exception is None else "",
         gpu_shared=gpu_shared,
     )
 
 
 def _of_others(evidence: Evidence, rank: int | None) -> ExceptionFact | None:
     """Of a child of the rank, else as the launcher or the output tells."""
-    same = (one for one in evidence.exceptions if None in (rank, one.rank) or one.rank == rank)
-    order = {"hook": 0, "elastic": 1, "output": 2}
-    return min(same, key=lambda one: order[one.source], default=None)
+    since = evidence.progressed_at
+    same = (
+        one
+        for one in evidence.exceptions
+        if (None in (rank, one.rank) or one.rank == rank)
+        and (since is None or one.at is None or one.at >= since - SKEW_S)
+    )
+    found = tuple(same)
+    told = min(
+        found, key=lambda one: {"hook": 0, "elastic": 1, "output": 2}[one.source], default=None
+    )
+    # Of those in the output the last: a program may log what it handles.
+    return found[-1] if told is not None and told.source == "output" else told
 
 
 _NAMED_PATH = re.compile(r"\[Errno \d+\] [^:]{1,100}: '(?P<path>/[^'\n]{1,400})'")
@@ -142,14 +203,18 @@ def named_path(fact: ExceptionFact) -> str | None:
     return match["path"] if match else None
 
 
-def _last_line(logs: Iterable[LogText], rank: int | None) -> str:
-    """Empty where it is the ruler that ends a launcher's report, or is marked as another rank's."""
-    of_errors = sorted(logs, key=lambda log: log.source != "stderr.log")
+def _last_line(evidence: Evidence, rank: int | None) -> str:
+    """Empty where it is the ruler that ends a launcher's report, or is marked as another rank's.
+
+    Nor does it end the traceback of an exception that was handled.
+    """
+    of_errors = sorted(evidence.logs, key=lambda log: log.source != "stderr.log")
     lines = (line.strip() for log in of_errors[:1] for line in reversed(log.lines))
     last = next(filter(None, lines), "")
     marked = _MARKED.match(last)
     other = marked is not None and rank is not None and int(marked[1]) != rank
-    return last[:_SHOWN] if any(map(str.isalnum, last)) and not other else ""
+    handled = _ENDS_TRACEBACK.match(last) and evidence.progressed_at is not None
+    return last[:_SHOWN] if any(map(str.isalnum, last)) and not (other or handled) else ""
 
 
 def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:

@@ -216,7 +216,9 @@ class Evidence(Value):
     """Ranks that began or completed a collective between two looks at their records."""
     world_size: int | None = None
     exceptions: tuple[ExceptionFact, ...] = ()
-    """Of processes that are not among these, of torch elastic and of the output, oldest first."""
+    """Of processes that are not among these, of torch elastic and of the output."""
+    progressed_at: float | None = None
+    """The last step of a rank that has ended, in Unix seconds."""
     pasted: bool = False
     """Somebody brought it: a line that begins with # is a remark of theirs."""
 

@@ -14,7 +14,7 @@ from itertools import islice
 
 import msgspec
 
-from watchdog_train.core.detection.rank_gone import has_failed
+from watchdog_train.core.detection.rank_gone import NOT_CAUSED_BY_PEERS, has_failed
 from watchdog_train.core.diagnosis.facts import LogText, ProcessEvidence
 from watchdog_train.core.model import RankEnd, Value
 from watchdog_train.core.model.words import SIGNAL_NAMES
@@ -22,9 +22,6 @@ from watchdog_train.core.model.words import SIGNAL_NAMES
 SAME_LOOK_S = 0.1
 """Ends that were seen closer together came in one look, whose order is not known."""
 LINES_READ = 4000
-_NATIVE_CRASH = (4, 7, 8, 11)
-"""SIGILL, SIGBUS, SIGFPE, SIGSEGV."""
-_NOT_CAUSED_BY_PEERS = (9, *_NATIVE_CRASH)
 _SENT_TO_VICTIMS = (1, 2, 15)
 _NUMBERS = {name: number for number, name in SIGNAL_NAMES.items()}
 _LAUNCHER_TELLS = re.compile(
@@ -69,7 +66,11 @@ def first_failure(
         processes: of the evidence, with the ends that were recorded.
         logs: a launcher may tell what the kernel did not.
     """
-    gone = [(process, process.ended) for process in processes if process.ended is not None]
+    gone = [
+        (process, process.ended)
+        for process in processes
+        if process.ended is not None and process.ended.end.helper is None
+    ]
     if not gone:
         return None
     told: dict[tuple[int, str, int], int] = {}
@@ -132,6 +133,6 @@ def _completed(end: RankEnd, told: dict[tuple[int, str, int], int], part: int) -
 
 
 def _order(end: RankEnd) -> int:
-    if end.signal in _NOT_CAUSED_BY_PEERS:
+    if end.signal in NOT_CAUSED_BY_PEERS:
         return 0
     return 2 if end.signal in _SENT_TO_VICTIMS else 1

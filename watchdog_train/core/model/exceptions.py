@@ -3,6 +3,7 @@
 import re
 from typing import Literal
 
+from watchdog_train.core.model.processes import RankEnd
 from watchdog_train.core.model.words import Value
 
 Sender = Literal["wtrain", "member", "oom-killer", "outside", "unknown"]
@@ -54,7 +55,13 @@ class ExceptionFact(Value):
     thread: str = ""
     """The thread in which it was raised, where that is not the main thread."""
     at: float | None = None
-    """Unix seconds, as the process itself told."""
+    """Unix seconds, as the process itself told; of one in the output, when it was written."""
+    quoted: str = ""
+    """What its message quotes of another program, from the first traceback in it on."""
+    saving: str = ""
+    """Where the save wrote to that it has ended."""
+    stays: bool = False
+    """Its process lives: it waits in an exit handler, or where it cleans up."""
 
     @property
     def place(self) -> CodePlace | None:
@@ -67,6 +74,17 @@ class ExceptionFact(Value):
         place = self.place
         where = f"{place.file}:{place.line} {place.function}" if place else ""
         return self.type, _without_details(self.message), where
+
+
+class FullDisk(Value):
+    """Why a save could not be written."""
+
+    path: str
+    """Of the save, or of the folder of the last one."""
+    lacks: Literal["bytes", "inodes", "quota"]
+    free_bytes: int | None = None
+    need_bytes: int | None = None
+    """Of the save before."""
 
 
 class CrashFact(Value):
@@ -84,6 +102,13 @@ class CrashFact(Value):
     """The last line of its error output, where no exception is known."""
     gpu_shared: bool = False
     """Another process held memory of its GPUs."""
+    first: ExceptionFact | None = None
+    """Of another process, raised shortly before; `exception` is its consequence."""
+    vanished: RankEnd | None = None
+    """The helper process that ended badly shortly before."""
+    disk: FullDisk | None = None
+    stays: bool = False
+    """The process lived on: its exception is why the others waited for it."""
     network_path: bool = False
     """The file that the exception names is on a network file system."""
 

@@ -135,6 +135,8 @@ class End(_FrameWait, tag="end"):
     signal: int | None = None
     sender: Sender = "unknown"
     raised: ExceptionFact | None = None
+    stays_in: Place | None = None
+    """It has not exited: here it waits."""
     unnoticed: bool = False
     """A zombie: its parent has not asked for its exit status."""
     at_unix: float | None = None

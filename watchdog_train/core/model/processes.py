@@ -207,6 +207,10 @@ class RankEnd(Value):
     """What its interpreter said at its end; None: nothing, as after SIGKILL or os._exit."""
     unnoticed: bool = False
     """A zombie: its parent has not asked for its exit status."""
+    beat_ns: int = 0
+    """Its newest beat or step by the monotonic clock; 0: not known."""
+    helper: Member | None = None
+    """The process, where it was no rank."""
     where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
 
     @property
@@ -250,6 +254,8 @@ class Sample(Value, dict=True):
     """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
     ended: tuple[RankEnd, ...] = ()
     """Ranks of this attempt that have ended, oldest first."""
+    vanished: tuple[RankEnd, ...] = ()
+    """Workers and other helpers of them that ended badly of late."""
     gpu: GpuUse | None = None
     """What the GPUs of these processes show; None: unknown, or they use none."""
     busy: tuple[str, ...] = ()
@@ -346,6 +352,8 @@ class ExitStatus(Value):
     knows; "not-started"."""
     error: str | None = None
     """For "not-started": the operating system's words."""
+    behind: RankEnd | None = None
+    """The root itself ended with 0; code and signal are of this process, which failed behind it."""
 
     @property
     def ok(self) -> bool:

@@ -17,9 +17,10 @@ from watchdog_train.core.model.words import Phase, Value
 WhyCode = Literal[
     "again", "again-with", "allow-anew", "allowed", "asked", "asked-by-with", "asked-to-save",
     "asked-to-stop", "attempt-ended", "attempt-failed", "attempt-hung", "attempt-stood-still",
-    "before-this-run", "began-again", "blind", "by-known-option", "cannot-ask", "cannot-start",
-    "checkpoint-too-large", "command-failed", "command-interrupted", "copy-kept", "could-not-start",
-    "cpu-unknown", "default-limit", "diagnosis-names", "disk-low", "disk-silent",
+    "before-this-run", "began-again", "behind-exit-0", "blind", "by-known-option",
+    "cannot-ask", "cannot-start", "checkpoint-too-large", "command-failed",
+    "command-interrupted", "copy-kept", "could-not-start", "cpu-unknown",
+    "default-limit", "diagnosis-names", "disk-low", "disk-silent",
     "elsewhere-unknown", "end-by-kernel", "end-by-parent", "ended-by-itself", "ended-early",
     "event-torn", "exited", "experiment", "failed-from-it", "fallback", "finished-but-hung",
     "first-attempt", "first-step-behind", "from-start", "gpu-not-given-back",

@@ -71,7 +71,12 @@ class Case(Value):
     def failed(self) -> bool:
         """Whether the attempt crashed, or a rank did without which the others stood still."""
         end = self.rank_end
-        return not self.stalled or (end is not None and bool(has_failed(end)))
+        crash = self.attempt.crash
+        return (
+            not self.stalled
+            or (end is not None and bool(has_failed(end)))
+            or (crash is not None and crash.stays)
+        )
 
     @property
     def crash(self) -> Crash | None:

@@ -118,7 +118,8 @@ def _not_due(case: Case) -> Stop | None:
     if case.stalled and recovery.on_stall != "restart":
         why = what.plus(Why("on-stall", option=recovery.on_stall))
         return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE)
-    if not case.stalled and recovery.on_crash == "stop":
+    stays = case.crash is not None and case.crash.fact.stays
+    if (stays or not case.stalled) and recovery.on_crash == "stop":
         return _failed(what.plus(Why("on-crash")), attempt)
     if case.family == "waiting-for-input":
         return Stop(why=what.plus(Why("would-ask-again")), exit_code=EXIT_GAVE_UP)
@@ -139,7 +140,8 @@ def _not_due(case: Case) -> Stop | None:
 
 
 def _failed(why: Why, attempt: AttemptRecord, offers: Sequence[str] = ()) -> Stop:
-    code = child_code(attempt)
+    stays = attempt.crash is not None and attempt.crash.stays  # its code is that of our signal
+    code = EXIT_GAVE_UP if stays else child_code(attempt)
     return Stop(why=why, exit_code=code, outcome="failed", offers=tuple(offers))
 
 

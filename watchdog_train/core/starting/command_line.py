@@ -22,7 +22,7 @@ _MODULES: dict[str, Family] = {
     "accelerate.commands.launch": "accelerate",
 }
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
-_SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
+SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _OPERATORS = frozenset("();<>|&")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?\Z")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
@@ -63,7 +63,7 @@ def shell_file(argv: Sequence[str]) -> str | None:
     """The script that a command hands to a shell (`bash run.sh`), as it is written; else None."""
     words = tuple(argv[:_MOST_WORDS])
     first = _first_program(words)
-    if first is None or _program(words[first]) not in _SHELLS:
+    if first is None or _program(words[first]) not in SHELLS:
         return None
     position = first + 1
     while position < len(words) and words[position][:1] in ("-", "+"):
@@ -194,7 +194,7 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 def _shell_script(words: Sequence[str]) -> str | None:
     """What `bash -c SCRIPT` runs; a shell among the arguments of a script or launcher is not it."""
     first = _first_program(words)
-    if first is None or _program(words[first]) not in _SHELLS:
+    if first is None or _program(words[first]) not in SHELLS:
         return None
     position = first + 1
     while position + 1 < len(words) and words[position][:1] in ("-", "+"):
@@ -207,7 +207,7 @@ def _shell_script(words: Sequence[str]) -> str | None:
 
 def _first_program(words: Sequence[str]) -> int | None:
     """Where wrappers and their options end: at a shell, a launcher, a Python or its script."""
-    programs = (*_SHELLS, *layout.LAUNCHER_SCRIPTS)
+    programs = (*SHELLS, *layout.LAUNCHER_SCRIPTS)
     ends = (
         position
         for position, word in enumerate(words)

@@ -61,6 +61,11 @@ def last_of(found: Iterable[ExceptionFact]) -> ExceptionFact | None:
 
 def _fact(item: Raised, source: Source) -> ExceptionFact:
     places = tuple(map(_place, reversed(item.frames)))
+    if places and places[0].file != "<string>":  # no script of python -c: made by exec
+        places = tuple(
+            msgspec.structs.replace(one, own=False) if one.file == "<string>" else one
+            for one in places
+        )
     owner = item.owner or ""
     return ExceptionFact(
         type=item.type,

@@ -13,7 +13,16 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.model import ExitStatus, MemberSample, ProcessId, RankEnd, SlotReading
+from watchdog_train.core.detection.rank_gone import NOT_CAUSED_BY_PEERS, has_failed, unanswered
+from watchdog_train.core.model import (
+    ExitStatus,
+    Member,
+    MemberSample,
+    ProcessId,
+    RankEnd,
+    SlotReading,
+)
+from watchdog_train.core.starting.command_line import SHELLS
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands.records import read_exit
@@ -57,6 +66,13 @@ class Ending:
         self.status = read_exit(attempt_dir) or self._told(now)
         self.known_at = now
         return self.status is not None
+
+    def behind(self, end: RankEnd | None) -> None:
+        """The root's 0 hides this end: it is how the attempt ended."""
+        if end is not None and self.status is not None:
+            code = end.code or (1 if end.signal is None else None)
+            signal = end.signal if code is None else None
+            self.status = msgspec.structs.replace(self.status, code=code, signal=signal, behind=end)
 
     def settle(
         self, attempt_dir: Path, now: float, *, root_alive: bool, keeper_alive: bool
@@ -106,10 +122,15 @@ class Ending:
 MOST_WATCHED = 128
 """More ranks than this on one machine are followed without a descriptor each."""
 MOST_ENDS = 1024
+MOST_VANISHED = 16
+_ASKED_TO_END = (1, 2, 15)
+_TIMEOUT = "timeout"
+"""coreutils: the script itself has set this limit to its training."""
+_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prterun")
 
 
 class Departures:
-    """The ranks of one attempt, and those of them that have ended."""
+    """The ranks and launchers of one attempt, and those of them that have ended."""
 
     def __init__(self, system: ProcessSystem, last_words: LastWords) -> None:
         self._system = system
@@ -117,6 +138,12 @@ class Departures:
         self._alive: dict[ProcessId, MemberSample] = {}
         self._watches: dict[ProcessId, ExitWatch] = {}
         self._ends: dict[ProcessId, RankEnd] = {}
+        self._launching: dict[ProcessId, str] = {}
+        self._launchers: dict[ProcessId, RankEnd] = {}
+        self.vanished: tuple[RankEnd, ...] = ()
+        """Helpers that ended badly, the newest last."""
+        self._first_seen: dict[int, Member] = {}
+        """By pid; the parent of an orphan is the one that it had at first."""
 
     def seed(self, ends: Iterable[RankEnd]) -> None:
         """What an earlier supervisor has recorded."""
@@ -127,32 +154,92 @@ class Departures:
         """All ranks that have ended so far, oldest first."""
         present = {sample.member.identity: sample for sample in members}
         for identity, sample in present.items():
-            if sample.member.role == "rank" and sample.state not in ("Z", "X"):
+            known, member = self._first_seen.get(identity.pid), sample.member
+            if known is None or known.identity != identity:
+                self._first_seen[identity.pid] = member
+            elif known.name != member.name:  # as after an exec
+                self._first_seen[identity.pid] = msgspec.structs.replace(known, name=member.name)
+            if _answers(sample):
+                self._launching[identity] = sample.member.name
+            if sample.member.role != "keeper" and sample.state not in ("Z", "X"):
                 self._follow(identity, sample)
         for identity, sample in list(self._alive.items()):
             state = present[identity].state if identity in present else None
             # A zombie whose other threads still run has no status yet: a dying rank for 0.1 s.
             zombie = state in ("Z", "X") and not self._system.is_alive(identity)
-            if (zombie or state is None) and len(self._ends) < MOST_ENDS:
-                self._ends[identity] = self._end(sample, now)
-                del self._alive[identity]
+            if zombie or state is None:
+                self._bury(identity, sample, now)
         for identity, end in self._ends.items():
             unnoticed = identity in present
             if unnoticed != end.unnoticed:
                 self._ends[identity] = msgspec.structs.replace(end, unnoticed=unnoticed)
         return tuple(self._ends.values())
 
+    def hidden_failure(self, now: float) -> RankEnd | None:
+        """Once the root has ended with 0: the failure behind it for which nobody has answered."""
+        for identity, sample in list(self._alive.items()):
+            if self._system.is_alive(identity) is False:
+                self._bury(identity, sample, now)
+        led: dict[ProcessId | None, list[RankEnd]] = {}
+        for end in self._ends.values():
+            led.setdefault(self._launcher_of(end), []).append(end)
+        ends = led.pop(None, [])
+        for launcher, ranks in led.items():
+            step = max((end.step for end in ranks if end.step is not None), default=None)
+            if launcher in self._launchers:
+                ends.append(msgspec.structs.replace(self._launchers[launcher], step=step))
+        found = unanswered(map(self._as_meant, ends))
+        failed = [end for end in led.get(found.identity if found else None, ()) if has_failed(end)]
+        return min(failed, key=lambda end: end.at, default=found)
+
+    def _launcher_of(self, end: RankEnd) -> ProcessId | None:
+        """The one that answers for this rank by its own exit code."""
+        above = self._parent(end.pid)
+        while above is not None and above.role != "keeper":
+            if above.identity in self._launching:
+                return above.identity
+            above = self._parent(above.pid)
+        # Slurm's daemon starts the tasks of srun, outside of our tree.
+        slurm = (who for who, name in self._launching.items() if name == "srun")
+        return next(slurm, None) if above is None else None
+
+    def _parent(self, pid: int) -> Member | None:
+        return self._first_seen.get(self._first_seen[pid].ppid) if pid in self._first_seen else None
+
+    def _as_meant(self, end: RankEnd) -> RankEnd:
+        """Without a signal that the script itself has sent, as far as its parent tells."""
+        above = self._parent(end.pid)
+        polite = end.signal in _ASKED_TO_END and above is not None and above.name not in SHELLS
+        if polite or (above is not None and above.name == _TIMEOUT):
+            return msgspec.structs.replace(end, signal=None)
+        return end
+
     def forget(self) -> None:
         """Let go of everything: the attempt is over."""
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
-        self._alive.clear()
-        self._ends.clear()
+        for known in (self._alive, self._ends, self._launching, self._launchers, self._first_seen):
+            known.clear()
+        self.vanished = ()
+
+    def _bury(self, identity: ProcessId, sample: MemberSample, now: float) -> None:
+        end = self._end(sample, now)
+        del self._alive[identity]
+        if identity in self._launching:
+            self._launchers[identity] = end
+        elif end.helper is None:
+            if len(self._ends) < MOST_ENDS:
+                self._ends[identity] = end
+        elif end.signal in NOT_CAUSED_BY_PEERS or end.said == "exception":
+            self.vanished = (*self.vanished, end)[-MOST_VANISHED:]
 
     def _follow(self, identity: ProcessId, sample: MemberSample) -> None:
         self._alive[identity] = sample
-        if identity not in self._watches and len(self._watches) < MOST_WATCHED:
+        if identity in self._launching:
+            self._last_words.follow((identity.pid,))
+        most = MOST_WATCHED if sample.member.role == "rank" else MOST_WATCHED // 2
+        if identity not in self._watches and len(self._watches) < most:
             watch = self._system.watch_exit(identity)
             if watch is not None:
                 self._watches[identity] = watch
@@ -172,12 +259,20 @@ class Departures:
             rank=member.rank or 0,
             world_size=slot.world_size if slot is not None else None,
             step=slot.step if slot is not None else None,
+            beat_ns=slot.last_beat_ns if slot is not None else 0,
+            helper=None if member.role == "rank" else member,
             phase=slot.phase if slot is not None else "unknown",
             at=now,
             code=status if status is not None and status >= 0 else None,
             signal=-status if status is not None and status < 0 else None,
             said=_said(slot),
         )
+
+
+def _answers(sample: MemberSample) -> bool:
+    """A launcher that tells by its own exit code how its ranks ended; no script that forks."""
+    ours = sample.slot is None or sample.slot.role == "launcher"
+    return sample.member.name in _STARTERS or (sample.member.role == "launcher" and ours)
 
 
 def _said(slot: SlotReading | None) -> Literal["quiet", "exception"] | None:

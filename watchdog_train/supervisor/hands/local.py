@@ -107,7 +107,7 @@ class LocalHands(Sampler):
             root_alive=_root_alive(self._sample.members, tree),
             keeper_alive=bool(self._sample.keeper_alive),
         ):
-            self._hear_last_words()
+            self._hear_last_words(state, now)
 
     def _mine(self, state: State) -> Tree:
         return next(tree for tree in state.trees if tree.host == self.host)
@@ -124,9 +124,9 @@ class LocalHands(Sampler):
                 return
         self._ending.follow(tree.root)
         if self._ending.read(directory, now):
-            self._hear_last_words()
+            self._hear_last_words(state, now)
 
-    def _hear_last_words(self) -> None:
+    def _hear_last_words(self, state: State, now: float) -> None:
         """Steps that were made between the last look and the exit count, too.
 
         The processes may have left the sample by now: their slots are heard all the same.
@@ -136,6 +136,9 @@ class LocalHands(Sampler):
             msgspec.structs.replace(member, slot=said.get(member.member.pid, member.slot))
             for member in self._judged
         )
+        ours = (state.stop, state.given_up, state.kill) != (None, None, None)
+        if not ours and self._ending.status is not None and self._ending.status.ok:
+            self._ending.behind(self.hidden_failure(now))
 
     def _report(self, record: KeeperRecord) -> LaunchReport:
         system = self._context.system

@@ -20,6 +20,7 @@ from watchdog_train.core.model import (
     MemberSample,
     ProcessId,
     ProcessRow,
+    RankEnd,
     Sample,
 )
 from watchdog_train.core.model.gpu import GpuHold, GpuSeen, GpuUse
@@ -143,6 +144,10 @@ class Sampler:
         """Pids of everybody who ever belonged to the present attempt."""
         return self._tree.pids_ever() if self._tree is not None else frozenset()
 
+    def hidden_failure(self, now: float) -> RankEnd | None:
+        """Once the root has ended with 0: the failure behind it for which nobody has answered."""
+        return self._departures.hidden_failure(now)
+
     @property
     def rows(self) -> Mapping[int, ProcessRow]:
         """The processes of the newest look."""
@@ -210,6 +215,7 @@ class Sampler:
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
             ended=self._departures.look(look.members, now),
+            vanished=self._departures.vanished,
             gpu=gpu,
             busy=self._busy(now),
             cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
