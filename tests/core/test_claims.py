@@ -103,16 +103,16 @@ def test_a_killed_supervisor_holds_nothing(tmp_path: Path) -> None:
     supervisor("dead").release()
 
 
-def test_nothing_of_a_shared_directory_is_resumed_from() -> None:
-    """Which steps are whose cannot be told; a checkpoint elsewhere is as good as ever."""
+def test_of_a_shared_directory_only_what_the_own_hooks_noted_is_resumed_from() -> None:
+    """Whose the others are is unknown; a checkpoint elsewhere is as good as ever."""
     shared = e.CheckpointsShared(
         directory="/w/out", run_id="one", pid=7, why=said("both write there")
     )
     state = b.running(shared)
 
-    def finding(path: str, step: int) -> CheckpointFinding:
+    def finding(path: str, step: int, how: str = "every tensor") -> CheckpointFinding:
         return CheckpointFinding(
-            path=path, format="hf", step=step, whole=True, said="", how_checked="recorded"
+            path=path, format="hf", step=step, whole=True, said="", how_checked=how
         )
 
     findings = (finding("/w/out/checkpoint-9", 9), finding("/w/outer/checkpoint-5", 5))
@@ -120,3 +120,7 @@ def test_nothing_of_a_shared_directory_is_resumed_from() -> None:
     assert choice.chosen is not None
     assert choice.chosen.step == 5
     assert "the run one writes there" in why_text(choice.rejected[0].why)
+    noted = (finding("/w/out/checkpoint-7", 7, "recorded"), *findings[1:])
+    choice = choose_checkpoint(state, Survey(findings=noted, directories=("/w/out",)))
+    assert choice.chosen is not None
+    assert choice.chosen.step == 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from tests.support import (
     run_directories,
     run_wtrain,
     start_wtrain,
+    wait_until,
+    write_fast_config,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
@@ -76,3 +79,44 @@ def test_a_dead_run_of_the_same_training_is_no_duplicate(tmp_path: Path) -> None
     first.result(10)
     run_wtrain("run", "--", *command, cwd=tmp_path, timeout_s=60).check(0)
     assert len(run_directories(tmp_path)) == 2
+
+
+SAVES_IN_A_LOOP = """
+import sys, time
+from pathlib import Path
+import torch
+weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+Path("ck").mkdir(exist_ok=True)
+step = 0
+while not Path("told").exists():
+    step += 1
+    weight.sum().backward()
+    optimizer.step()
+    if step % 10 == 0:
+        torch.save({"step": step, "weight": weight}, f"ck/{sys.argv[1]}-{step}.pt")
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_two_plain_trainings_that_save_into_one_directory_are_told_of(tmp_path: Path) -> None:
+    """They have other options, so neither is a twin; one of the two says so."""
+    (tmp_path / "train.py").write_text(SAVES_IN_A_LOOP)
+    config = ("--config", str(write_fast_config(tmp_path)))
+    runs = [
+        start_wtrain("run", *config, "--name", n, "--", sys.executable, "train.py", n, cwd=tmp_path)
+        for n in ("one", "two")
+    ]
+
+    def told() -> bool:
+        logs = (directory / "events.jsonl" for directory in run_directories(tmp_path))
+        return any('"checkpoints_shared"' in log.read_text() for log in logs if log.exists())
+
+    try:
+        wait_until(told, 90, "one of them says that both write there")
+    finally:
+        (tmp_path / "told").touch()
+    for run in runs:
+        run.result(60).check(0)

@@ -151,9 +151,8 @@ SENTENCES: dict[WhyCode, str] = {
     "resume-by-script": "to resume: let the script load {path}, which WTRAIN_RESUME_FROM names, "
     "then wtrain restart {who}",
     "allow-anew": "to let restarts begin again: --on-not-resumed continue",
-    "shared-directory": "{run} writes its checkpoints to {path}, too: which are whose cannot be "
-    "told, so this run resumes from none of them; nothing was ended. Give one of the two another "
-    "directory",
+    "shared-directory": "{run} writes its checkpoints to {path}, too; this run resumes only from "
+    "those that its own hooks noted and that are unchanged. Give one of the two another directory",
     "scan-failed": "the scan of checkpoints failed ({problem})",
     "next-noted": "next: the newest save that the hooks noted, if it is unchanged",
     "scan-cut": "the scan of checkpoints is not complete: {problem}",

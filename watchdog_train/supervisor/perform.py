@@ -269,7 +269,7 @@ class Performer:
         """Take what has become known of where the training writes; an event for each conflict."""
         context = self._context
         job = state.task.job if state.task is not None else None
-        known = (*context.policy.recovery.checkpoints, *sorted(self._output_dirs))
+        known = (*context.policy.recovery.checkpoints, *sorted(self._output_dirs | self._save_dirs))
         yield from self._claims.claim(known, job=job)
 
     def close(self) -> None:

@@ -173,7 +173,7 @@ def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     if finding.path in unseen:
         return unseen[finding.path]
     other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
-    if other is not None:
+    if other is not None and finding.how_checked != "recorded":
         return Why("others-write", who=other.run_id)
     if finding.before_run:
         return Why("before-this-run")  # which began without it, or loads it by itself
