@@ -109,8 +109,8 @@ SITUATIONS = [
     ("sleeps", True, "py-spy"),
     ("spins", True, "py-spy"),
     ("holds_gil", True, "py-spy"),
-    ("sleeps", False, "fault handler"),
-    ("spins", False, "fault handler"),
+    ("sleeps", False, "control page"),
+    ("spins", False, "control page"),
     ("holds_gil", False, "fault handler"),
 ]
 
@@ -121,7 +121,9 @@ def test_running_and_waiting_processes(tmp_path, watched, what, tool, how):
     """With and without py-spy, the interpreter lock held in C included."""
     process, slot_dir = watched(what)
     found = {} if tool else {"find_pyspy": lambda: None}
-    result = collect_tree(tmp_path, process.pid, slot_dir=slot_dir, **found)
+    result = collect_tree(
+        tmp_path, process.pid, slot_dir=slot_dir, kill_follows=how == "fault handler", **found
+    )
     assert result.captured == 1, result.missing
     assert of(tmp_path).how.removesuffix(" native") == how
     assert any(frame.name == what for frame in of(tmp_path).main.frames)
@@ -169,7 +171,7 @@ def test_nobody_attaches_to_a_process_in_the_kernel(tmp_path, started):
 
 def denied(tmp_path, pid, slot_dir, prefix):
     """Collects in a process that has lost a right."""
-    request = request_for(tmp_path, tree_of(current(), pid), slot_dir=slot_dir)
+    request = request_for(tmp_path, tree_of(current(), pid), slot_dir=slot_dir, kill_follows=True)
     replace_json(tmp_path / "request.json", request)
     command = [sys.executable, "-m", "watchdog_train.evidence.collect"]
     subprocess.run(
@@ -180,8 +182,11 @@ def denied(tmp_path, pid, slot_dir, prefix):
 
 @is_root
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["sleeps", "holds_gil", "undumpable"])
-def test_where_ptrace_is_denied_the_process_writes_itself(tmp_path, watched, what):
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [("sleeps", "control page"), ("holds_gil", "fault handler"), ("undumpable", "control page")],
+)
+def test_where_ptrace_is_denied_the_process_writes_itself(tmp_path, watched, what, how):
     """Without CAP_SYS_PTRACE, as in most containers; also for a process that is not dumpable."""
     if shutil.which("setpriv") is None:
         pytest.skip("no setpriv here")
@@ -189,7 +194,7 @@ def test_where_ptrace_is_denied_the_process_writes_itself(tmp_path, watched, wha
     process, slot_dir = watched(what)
     result = denied(tmp_path, process.pid, slot_dir, drop)
     assert result.captured == 1, result.missing
-    assert of(tmp_path).how == "fault handler"
+    assert of(tmp_path).how == how
     assert "ptrace is refused" in result.problem
 
 
@@ -273,7 +278,7 @@ def test_every_python_is_read(tmp_path, started, version):
 
 @pytest.mark.slow
 def test_a_tool_that_hangs_leaves_time_for_the_way_without_tools(tmp_path, watched):
-    """However long py-spy may take, the fault handler is still asked."""
+    """However long py-spy may take, the process is still asked."""
     process, slot_dir = watched("sleeps")
     hanging = fake_pyspy(tmp_path, "exec sleep 600")
     started_at = time.monotonic()
@@ -281,7 +286,7 @@ def test_a_tool_that_hangs_leaves_time_for_the_way_without_tools(tmp_path, watch
         tmp_path, process.pid, slot_dir=slot_dir, find_pyspy=hanging, deadline_s=8
     )
     assert time.monotonic() - started_at < 10
-    assert (result.captured, of(tmp_path).how) == (1, "fault handler")
+    assert (result.captured, of(tmp_path).how) == (1, "control page")
 
 
 @pytest.mark.skipif(

@@ -21,6 +21,7 @@ from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.discover import tree_of
 from watchdog_train.evidence.request import read_result
+from watchdog_train.store.control import ControlPage
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_json
 
@@ -179,10 +180,17 @@ def slot_of(pid, start, number):
 
 
 @pytest.mark.parametrize(
-    ("registered", "age", "why"),
-    [(True, 0, ""), (False, 0, "not in place"), (True, 1, "no fault handler is registered")],
+    ("registered", "age", "kill_follows", "why"),
+    [
+        (True, 0, True, ""),
+        (True, 0, False, "pulse thread did not answer"),
+        (False, 0, True, "not in place"),
+        (True, 1, True, "no fault handler is registered"),
+    ],
 )
-def test_the_fault_handler_answers_where_ptrace_is_refused(tmp_path, registered, age, why):
+def test_the_fault_handler_is_asked_only_before_a_kill(
+    tmp_path, registered, age, kill_follows, why
+):
     """Registered: stacks without ptrace. A slot that only claims it, or is that of an earlier
     process with this pid: no signal, and it lives on.
     """
@@ -199,7 +207,15 @@ def test_the_fault_handler_answers_where_ptrace_is_refused(tmp_path, registered,
         (tmp_path / f"{who.pid}.slot").write_bytes(slot_of(who.pid, who.start - age, signal.SIGURG))
         (tmp_path / f"{who.pid}.dump.txt").symlink_to(dump)
         refused = fake_pyspy(tmp_path, "echo 'Permission denied' >&2; exit 1")
-        result = collect_tree(tmp_path, who.pid, find_pyspy=refused, slot_dir=str(tmp_path))
+        ControlPage.create(tmp_path / layout.CONTROL_FILE).close()
+        result = collect_tree(
+            tmp_path,
+            who.pid,
+            find_pyspy=refused,
+            slot_dir=str(tmp_path),
+            kill_follows=kill_follows,
+        )
+        assert bool(dump.exists() and dump.read_text()) == (not why)
         assert result.captured == (not why)
         if not why:
             process_read = read_bundle(tmp_path / "out").evidence.processes[0]
@@ -323,15 +339,9 @@ waits_here()
 """
 
 
-@pytest.mark.parametrize(
-    ("before", "how"),
-    [
-        ("", "fault handler"),
-        ("signal.signal(signal.SIGURG, lambda *_: None)", "control page"),
-    ],
-)
-def test_a_watched_process_writes_its_stacks_itself(tmp_path, before, how):
-    """Without any tool: by signal, or asked on the control page where the program uses that one."""
+@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGURG, lambda *_: None)"])
+def test_a_watched_process_writes_its_stacks_itself(tmp_path, before):
+    """Without any tool: asked on the control page, whoever handles our signal."""
     training = Training(tmp_path)
     training.control().close()
     process = training.start(CLIENT.format(before=before))
@@ -341,7 +351,7 @@ def test_a_watched_process_writes_its_stacks_itself(tmp_path, before, how):
             tmp_path, process.pid, find_pyspy=lambda: None, slot_dir=str(training.slot_dir)
         )
         (read,) = read_bundle(tmp_path / "out").evidence.processes
-        assert (read.how, read.main.frames[0].name) == (how, "waits_here")
+        assert (read.how, read.main.frames[0].name) == ("control page", "waits_here")
         assert "pip install py-spy" in result.problem
         assert process.poll() is None
     finally:

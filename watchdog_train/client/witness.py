@@ -43,9 +43,10 @@ def start():
 
 
 def register_fault_handler():
-    """SIGURG writes the stacks of all threads to a file of this process.
+    """SIGURG writes the stacks of all threads to a file of this process: the last resort.
 
-    That signal is ignored by default, so a process that has exec'd survives it.
+    It holds no lock, so beside running threads it may end the process with SIGSEGV. The signal is
+    ignored by default, so a process that has exec'd survives it.
     """
     global _dump_file
     try:
@@ -118,9 +119,14 @@ def stop_pulse():
 
 
 def answer_dump(request):
-    """Write the stacks of all threads, and say so."""
+    """Write the stacks of all threads, and say so.
+
+    The interpreter lock keeps their frames as they are. A Python without it is left alone.
+    """
     import faulthandler
 
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return
     descriptor = _open_dump()
     try:
         faulthandler.dump_traceback(file=descriptor, all_threads=True)

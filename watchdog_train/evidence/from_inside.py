@@ -1,9 +1,10 @@
 """Stacks that a process writes itself, asked by us: no ptrace.
 
-Two ways. The fault handler that the client registered answers a signal, with the interpreter lock
-held by others, too; the signal goes only to a process whose slot says that it is ready and whose
-SigCgt has the bit. The control page asks without any signal, on every system: the client's pulse
-thread looks at it once a second, and needs the interpreter lock to answer.
+Two ways. The control page asks without any signal, on every system: the client's pulse thread
+reads it once a second, and needs the interpreter lock to answer. The fault handler that the client
+registered answers a signal, also while the interpreter lock is held in C. It may crash a process
+whose threads run, so it is asked only before a kill, and only if the slot says that it is ready and
+SigCgt has the bit.
 """
 
 from __future__ import annotations

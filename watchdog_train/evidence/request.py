@@ -53,6 +53,8 @@ class EvidenceRequest(Value):
     log_files: tuple[str, ...] = ()
     deadline_s: float = 20.0
     process_s: float = 10.0
+    kill_follows: bool = False
+    """The processes are killed whatever is found, so a way that may crash them is allowed."""
     exit: ExitStatus | None = None
     last_save: SaveRecord | None = None
     """The newest one of this attempt that has succeeded."""

@@ -20,6 +20,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy, RankEnd, Sample
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.model.patience import Silence
+from watchdog_train.core.policy.recovery import Recovery
 from watchdog_train.evidence.request import EvidenceRequest, JointRequest
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_saves
@@ -90,6 +91,8 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
             rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
+            kill_follows=mode == "full"
+            and reaction_to(why, self.context.policy.recovery) is not None,
             exit=sight.exit,
             last_save=next(iter(read_saves(attempt_dir, 1)), None) if why == "crash" else None,
             command=self.state.argv,
@@ -120,14 +123,13 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
 
     def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
         """For the reader of a bundle: what its supervisor does next."""
-        recovery = self.context.policy.recovery
         if why == "manual":
             return ("nothing: the evidence was asked for, the training goes on",)
-        if recovery.observe or (why == "stall" and recovery.on_stall == "report"):
+        reaction = reaction_to(why, self.context.policy.recovery)
+        if reaction is None:
             return ("nothing is killed or changed (report only)",)
-        if why == "crash" and recovery.on_crash == "restart":
+        if why == "crash" and reaction == "restart":
             return ()  # that depends on what it was
-        reaction = recovery.on_stall if why == "stall" else recovery.on_crash
         ending = "then every process of the training is ended"
         if reaction == "stop":
             return (f"{ending}, and the run stops",)
@@ -145,6 +147,15 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             "straggler": msgspec.to_builtins(self.state.straggler),
             "why": why_text(verdict.why),
         }
+
+
+def reaction_to(why: BundleWhy, recovery: Recovery) -> Literal["restart", "stop"] | None:
+    """Once every process of the training has been killed; None: they are not killed."""
+    if why == "manual" or recovery.observe:
+        return None
+    if why == "crash":
+        return recovery.on_crash
+    return recovery.on_stall if recovery.on_stall != "report" else None
 
 
 def joint_request(context: Context, action: a.StartJoint) -> JointRequest:

@@ -56,9 +56,7 @@ class Recovery(Section):
     on_crash: Annotated[
         Literal["restart", "stop"], Meta(description="what to do about a crash")
     ] = "restart"
-    observe: Annotated[
-        bool, Meta(description="report only: no remedy and no signal but what a dump needs")
-    ] = False
+    observe: Annotated[bool, Meta(description="report only: no remedy and no signal")] = False
     max_restarts: Annotated[
         int,
         Meta(ge=0, le=50, description="restarts since the last newer step or checkpoint"),
