@@ -13,6 +13,7 @@ from watchdog_train.core.detection.budgets import busy_s
 from watchdog_train.core.detection.detect import Verdict, required_windows, verdict
 from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, Sample
+from watchdog_train.core.model.waits import ProcessRef, Stopped
 from watchdog_train.core.policy import Detection
 from watchdog_train.report.why_text import why_text
 
@@ -284,10 +285,45 @@ def test_stopped() -> None:
     """Told beside whatever else is true; it hides neither silence nor the user's limit."""
     poll = silent(b.rank(words=3, state="T"), b.rank(11, 1, words=3))
     found = judge(poll, 100)
-    assert (found.kind, found.basis, found.stopped) == ("suspect", "quiet", (b.ROOT,))
-    assert found.stopped_s == 100.0
+    assert (found.kind, found.basis) == ("suspect", "quiet")
+    (said,) = found.stopped
+    assert (said.pids, said.rank, said.seconds) == ((b.ROOT,), 0, 100.0)
     limited = judge(poll, 102, Detection(stall_timeout_s=100.0))
-    assert (limited.kind, limited.basis, limited.stopped) == ("stall", "user-limit", (b.ROOT,))
+    assert (limited.kind, limited.basis) == ("stall", "user-limit")
+    assert limited.stopped[0].pids == (b.ROOT,)
+
+
+def test_who_holds_it_is_told() -> None:
+    """Each cgroup and each debugger has its own reason, with what continues its processes."""
+    gdb = Stopped(traced=True, debugger=ProcessRef(77, 1, "gdb"))
+    frozen = Stopped(freezer="/g/b c/cgroup.freeze")
+    members = [
+        msgspec.structs.replace(b.rank(10 + at, at, words=3, state="T"), held=held)
+        for at, held in enumerate((frozen, gdb, frozen))
+    ]
+    found = judge(lambda at: b.sample(at, *members), 10).stopped
+    assert why_text(found[0]) == (
+        "pids 10 and 12 were frozen by the cgroup /g/b c. "
+        "To thaw it: echo 0 > '/g/b c/cgroup.freeze'"
+    )
+    assert why_text(found[1]) == (
+        "rank 1 (pid 11) was held by the debugger gdb (pid 77). "
+        "It continues when the debugger releases it."
+    )
+
+
+def test_after_a_stop_every_silence_begins_anew() -> None:
+    """Nobody could work meanwhile, so nothing of it counts; a glance of a debugger is no stop."""
+
+    def poll(at: float) -> Sample:
+        return b.sample(at, b.rank(words=3, state="T" if 0 < at < 200 else "S"))
+
+    def glance(at: float) -> Sample:
+        return b.sample(at, b.rank(words=3, state="t" if at == 9 else "S"))
+
+    assert (judge(poll, 205).kind, judge(poll, 205).moved_at) == ("alive", 0.0)
+    assert judge(poll, 279).age_s == 79.0
+    assert judge(glance, 98).age_s == 98.0
 
 
 def test_who_was_stopped_for_a_moment_is_not_told() -> None:

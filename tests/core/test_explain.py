@@ -196,7 +196,7 @@ ALONE = {
     "stopped": (
         process(10, *MAIN, state="T"),
         (
-            "rank 0 (pid 10) has been stopped for 41 s by a signal from outside wtrain. "
+            "rank 0 (pid 10) has been stopped by a signal from outside wtrain for 41 s. "
             "To continue it: kill -CONT 10"
         ),
     ),

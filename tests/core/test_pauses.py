@@ -38,7 +38,9 @@ def paused(row: PatienceRow = "unknown", *before: e.AnyEvent, **more: Any) -> St
 
 
 def ended(state: State, at: float = 70.0, **changes: Any) -> e.SuspicionEnded:
-    found = event(ask(state, msgspec.structs.replace(WENT_ON, progress_at=at, **changes), at))
+    found = event(
+        ask(state, msgspec.structs.replace(WENT_ON, progress_at=at, moved_at=at, **changes), at)
+    )
     assert isinstance(found, e.SuspicionEnded)
     return found
 

@@ -13,11 +13,22 @@ from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Basis, Patience, PatienceRow, Phase, Place, SilentAt, said
+from watchdog_train.core.model import (
+    Basis,
+    MemberSample,
+    Patience,
+    PatienceRow,
+    Phase,
+    Place,
+    SilentAt,
+    Why,
+    said,
+)
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import ASKS, FINISHING_S, watch
+from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
 ALIVE = Verdict(kind="alive")
@@ -338,13 +349,13 @@ def test_a_collective_is_never_the_same_place() -> None:
 def test_a_pause_is_said_once_a_line() -> None:
     """With its length; a short one is not worth a word."""
     state = silent("network", at=30.0)
-    ended = event(ask(state, ALIVE, 50.0))
+    ended = event(ask(state, quiet(kind="alive", moved_at=50.0), 50.0))
     assert isinstance(ended, e.SuspicionEnded)
     assert (ended.paused_s, ended.patience, ended.said) == (50.0, patience("network"), False)
     assert ended.at == SilentAt(own=LINE, wait="TcpWait", steps=0)
     state = then(state, ended, 50.0)
     state = then(then(state, suspected(), 130.0), looked("network"), 131.0)
-    again = event(ask(state, ALIVE, 170.0))
+    again = event(ask(state, quiet(kind="alive", moved_at=170.0), 170.0))
     assert isinstance(again, e.SuspicionEnded)
     assert (again.paused_s, again.said) == (70.0, True)
     short = event(ask(silent("network", at=20.0), ALIVE, 25.0))
@@ -384,7 +395,7 @@ def test_a_prompt_is_never_a_stall() -> None:
 
 @pytest.mark.parametrize(
     "history",
-    [(suspected(),), (suspected(), looked()), (noticed("stopped"),), (noticed("busy"),)],
+    [(suspected(),), (suspected(), looked()), (noticed("input"),), (noticed("busy"),)],
 )
 def test_life_ends_the_suspicion(history: tuple[e.AnyEvent, ...]) -> None:
     """Whatever was said about a silence is over with it."""
@@ -502,19 +513,73 @@ def test_what_was_reported_is_not_reported_again() -> None:
     assert isinstance(event(ask(state, ALIVE)), e.SuspicionEnded)
 
 
+STOPPED = Why("stopped", pids=(b.ROOT,), rank=0, seconds=5.0)
+FROZEN = msgspec.structs.replace(STOPPED, held=w.Stopped(freezer="/g/cgroup.freeze"))
+
+
+def held(*found: Why) -> e.Noticed:
+    return e.Noticed(kind="stopped", pids=(b.ROOT,), why=found[0].plus(*found[1:]))
+
+
+def held_at(state: State, at: float, verdict: Verdict, *members: MemberSample) -> Action | None:
+    return watch(b.observation(b.sample(at, *members), verdict), state, POLICY, {})
+
+
 def test_who_is_stopped_is_said_once_and_hides_nothing() -> None:
     """Whatever else the moment says, the others are judged."""
-    verdict = quiet(stopped=(b.ROOT,), stopped_s=5.0)
-    found = event(ask(b.running(), verdict))
-    assert isinstance(found, e.Noticed)
-    assert (found.kind, found.pids, found.why.seconds) == ("stopped", (b.ROOT,), 5.0)
-    assert isinstance(event(ask(b.running(noticed("stopped")), verdict)), e.Suspected)
+    verdict, rank = quiet(stopped=(STOPPED,)), b.rank(state="T")
+    assert event(held_at(b.running(), 5.0, verdict, rank)) == held(STOPPED)
+    assert isinstance(event(held_at(b.running(held(STOPPED)), 5.0, verdict, rank)), e.Suspected)
 
 
 def test_who_stays_stopped_among_the_living_is_said_once() -> None:
     """The others' progress is no news of whoever is stopped."""
-    alive = msgspec.structs.replace(ALIVE, stopped=(b.ROOT,), stopped_s=5.0)
-    assert ask(b.running(noticed("stopped")), alive) is None
+    alive = msgspec.structs.replace(ALIVE, stopped=(STOPPED,))
+    assert held_at(b.running(held(STOPPED)), 5.0, alive, b.rank(state="T")) is None
+    frozen = msgspec.structs.replace(ALIVE, stopped=(FROZEN,))
+    found = event(held_at(b.running(held(STOPPED)), 5.0, frozen, b.rank(state="T")))
+    assert found == held(FROZEN), "held in another way: it continues in another way, too"
+
+
+def test_who_continues_is_said_and_is_stopped_no_more() -> None:
+    """In the log, and in status; who died while it was stopped did not continue."""
+    state = b.running(held(STOPPED))
+    found = event(held_at(state, 30.0, ALIVE, b.rank()))
+    assert isinstance(found, e.Noticed)
+    assert (found.kind, found.pids, found.why.seconds) == ("continued", (b.ROOT,), 35.0)
+    assert why_text(found.why) == f"rank 0 (pid {b.ROOT}) continued after 35 s"
+    after = then(state, found, 30.0)
+    assert after.notices == ("continued",)
+    assert ask(after, ALIVE, 31.0) is None
+    dead = held_at(state, 30.0, ALIVE, b.rank(state="Z"), b.rank(11, 1))
+    assert isinstance(event(dead), e.SuspicionEnded)
+
+
+def test_a_part_of_the_stopped_continues() -> None:
+    """Whoever stays stopped is said again."""
+    both = msgspec.structs.replace(STOPPED, pids=(b.ROOT, 11))
+    state = b.running(e.Noticed(kind="stopped", pids=both.pids, why=both))
+    alive = msgspec.structs.replace(ALIVE, stopped=(STOPPED,))
+    found = held_at(state, 9.0, alive, b.rank(state="T"), b.rank(11, 1))
+    assert isinstance(found, Record)
+    assert [(one.kind, one.pids) for one in found.events] == [  # type: ignore[union-attr]
+        ("continued", (11,)),
+        ("stopped", (b.ROOT,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "moved_at", "paused_s"),
+    [("network", 50.0, 50.0), ("network", 0.0, 0.0), ("stopped", 50.0, 0.0)],
+)
+def test_only_what_moved_went_on_by_itself(
+    row: PatienceRow, moved_at: float, paused_s: float
+) -> None:
+    """Activity of others ends the suspicion of a rank that is silent still, or stopped still."""
+    alive = quiet(kind="alive", moved_at=moved_at)
+    ended = event(ask(silent(row, at=30.0), alive, 50.0))
+    assert isinstance(ended, e.SuspicionEnded)
+    assert ended.paused_s == paused_s
 
 
 @pytest.mark.parametrize("history", [(b.stop(),), (b.exited(),)])

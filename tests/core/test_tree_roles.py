@@ -13,6 +13,7 @@ from tests.core import builders as b
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member, ProcessId, ProcessRow, SlotReading
 from watchdog_train.supervisor.hands.tree import ProcessTree
+from watchdog_train.system.protocol import ProcessSystem
 
 
 def row(pid: int, ppid: int, start: int = 1000) -> ProcessRow:
@@ -54,6 +55,8 @@ class Processes:
 
     def user_id(self, pid: int) -> int:
         return 1000
+
+    held = ProcessSystem.held
 
     def waits_for_input(self, pid: int) -> None:
         return None

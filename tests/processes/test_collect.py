@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from tests.client_runs import Training
 from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
 from tests.support import end_process, start_program, wait_until
 from watchdog_train.client import layout
@@ -325,38 +324,6 @@ def test_a_dump_of_its_own_shell_leaves_itself_out(tmp_path):
     show = [sys.executable, "-m", "watchdog_train", "show", "--json"]
     shown = subprocess.run(show, cwd=tmp_path, capture_output=True, timeout=60, check=True)
     assert json.loads(shown.stdout)["dir"] == answer["dir"], "it is the newest there is here"
-
-
-CLIENT = """
-import signal, time
-{before}
-import watchdog_train
-watchdog_train.beat()
-def waits_here():
-    print("ready", flush=True)
-    time.sleep(600)
-waits_here()
-"""
-
-
-@pytest.mark.parametrize("before", ["", "signal.signal(signal.SIGURG, lambda *_: None)"])
-def test_a_watched_process_writes_its_stacks_itself(tmp_path, before):
-    """Without any tool: asked on the control page, whoever handles our signal."""
-    training = Training(tmp_path)
-    training.control().close()
-    process = training.start(CLIENT.format(before=before))
-    try:
-        assert process.stdout.readline() == "ready\n"
-        result = collect_tree(
-            tmp_path, process.pid, find_pyspy=lambda: None, slot_dir=str(training.slot_dir)
-        )
-        (read,) = read_bundle(tmp_path / "out").evidence.processes
-        assert (read.how, read.main.frames[0].name) == ("control page", "waits_here")
-        assert "pip install py-spy" in result.problem
-        assert process.poll() is None
-    finally:
-        process.kill()
-        process.communicate(timeout=10)
 
 
 def test_what_fails_once_is_tried_again_without_stopping(tmp_path, sleeper):

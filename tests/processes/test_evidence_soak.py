@@ -19,7 +19,7 @@ from watchdog_train.client import layout
 from watchdog_train.core.model import BundleWhy
 from watchdog_train.core.policy.recovery import Recovery
 from watchdog_train.evidence import pyspy
-from watchdog_train.supervisor.evidence_requests import reaction_to
+from watchdog_train.supervisor.evidence_requests import kills
 
 pytestmark = [
     pytest.mark.processes,
@@ -84,18 +84,18 @@ def test_a_busy_process_survives_every_request_for_evidence(tmp_path: Path, requ
 
 
 @pytest.mark.parametrize(
-    ("why", "changes", "reaction"),
+    ("why", "changes", "killed"),
     [
-        ("stall", {}, "restart"),
-        ("stall", {"on_stall": "report"}, None),
-        ("stall", {"observe": True}, None),
-        ("crash", {}, "restart"),
-        ("crash", {"observe": True}, None),
-        ("manual", {}, None),
+        ("stall", {}, True),
+        ("stall", {"on_stall": "report"}, False),
+        ("stall", {"observe": True}, False),
+        ("crash", {}, True),
+        ("crash", {"observe": True}, False),
+        ("manual", {}, False),
     ],
 )
 def test_a_way_that_may_crash_the_process_needs_a_kill_that_follows(
-    why: BundleWhy, changes: dict[str, Any], reaction: str | None
+    why: BundleWhy, changes: dict[str, Any], killed: bool
 ) -> None:
     """A dump on request, that of a busy job included, and a report kill nobody."""
-    assert reaction_to(why, Recovery(**changes)) == reaction
+    assert kills(why, Recovery(**changes)) is killed

@@ -23,6 +23,7 @@ from watchdog_train.core.policy import Stopping
 from watchdog_train.core.recovery import kill
 from watchdog_train.supervisor.hands.local import deliver
 from watchdog_train.supervisor.hands.tree import ProcessTree
+from watchdog_train.system.protocol import ProcessSystem
 
 SCOPE = "host/boot/"
 STOP, CONT, TERM, KILL = 19, 18, 15, 9
@@ -338,6 +339,8 @@ class SimulatedTable:
         if found is None or not found.shows_token:
             return {} if found is not None else None
         return {layout.ENV_TOKEN: self.token, layout.ENV_SCOPE: found.scope}
+
+    held = ProcessSystem.held
 
     def waits_for_input(self, pid: int) -> None:
         return None

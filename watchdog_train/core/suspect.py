@@ -70,9 +70,8 @@ def watch(
     if attempt is None or not attempt.launched or attempt.ended or state.stop is not None:
         return None
     verdict = observation.verdict
-    if verdict.stopped and "stopped" not in state.notices:
-        why = Why("stopped", seconds=verdict.stopped_s, pids=verdict.stopped)
-        return Record(events=(e.Noticed(kind="stopped", pids=verdict.stopped, why=why),))
+    if (held := _held(observation, state)) is not None:
+        return held
     match verdict.kind:
         case "alive":
             return _alive(observation, state)
@@ -86,6 +85,25 @@ def watch(
             return _quiet(observation, state, policy, verdict)
 
 
+def _held(observation: Observation, state: State) -> Record | None:
+    """Who may not run, and who may again."""
+    found = observation.verdict.stopped
+    said = next((one for one in state.noticed if one.kind == "stopped"), None)
+    events: list[e.Noticed] = []
+    if said is not None:
+        states = {one.member.pid: one.state for one in observation.sample.members}
+        free = tuple(p for p in said.pids if states.get(p) not in ("T", "t", "Z", "X", None))
+        seconds = observation.now - said.mono + (said.why.seconds or 0.0)
+        rank = said.why.rank if free == said.why.pids else None
+        why = Why("continued", pids=free, seconds=seconds, rank=rank)
+        events += [e.Noticed(kind="continued", pids=free, why=why)] if free else []
+    known = (said.why, *said.why.because) if said is not None else ()
+    if found and {(one.held, one.pids) for one in found} != {(x.held, x.pids) for x in known}:
+        pids = tuple(pid for one in found for pid in one.pids)
+        events.append(e.Noticed(kind="stopped", pids=pids, why=found[0].plus(*found[1:])))
+    return Record(events=tuple(events)) if events else None
+
+
 def _alive(observation: Observation, state: State) -> Record | None:
     """A suspicion is over, and what was said about the silence with it."""
     silence = set(state.notices) - set(LASTING)
@@ -96,7 +114,11 @@ def _alive(observation: Observation, state: State) -> Record | None:
     look = state.look
     patience = look.patience if look is not None else None
     at = silent_at(patience, _steps(observation, state))
-    paused_s = observation.now - state.silent_since if state.suspicion and patience else 0.0
+    paused_s = 0.0
+    # Lost idleness alone is no progress, and whoever was stopped did not continue by itself.
+    moved = observation.verdict.moved_at > state.suspicion_mono
+    if moved and state.suspicion and patience and patience.row != "stopped":
+        paused_s = observation.now - state.silent_since
     ended = e.SuspicionEnded(
         why=Why("progress"),
         paused_s=round(paused_s, 1) if paused_s >= WORTH_A_WORD_S else 0.0,

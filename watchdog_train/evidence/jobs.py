@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from watchdog_train.core.model import Value
+from watchdog_train.system.protocol import OUR_TOOL
 
 _POLL_S = 0.004
 _REAP_S = 0.5
@@ -116,7 +117,7 @@ def _start(job: Job, directory: str) -> _Running | Finished:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, "RUST_BACKTRACE": "0"},
+                env={**os.environ, "RUST_BACKTRACE": "0", OUR_TOOL: "1"},
             )
         except OSError as error:
             return _unfinished(job, f"could not be started: {error}")

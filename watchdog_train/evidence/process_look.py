@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from watchdog_train.core.model import Value
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.waits import ThreadFact
-from watchdog_train.system import proc
+from watchdog_train.system import current, proc
 
 ThreadReader = Callable[[int, Iterable[int] | None], tuple[ThreadFact, ...]]
 _RELEASES_NOTHING = frozenset([2, 15, 17, 23, 4, 6, 7, 8, 11, 32, 33])
@@ -40,7 +40,7 @@ class ProcLook(Value):
 
     @property
     def stopped(self) -> bool:
-        """Stopped by a signal or by a tracer."""
+        """Stopped by a signal, frozen with its cgroup, or held by a tracer."""
         return self.state in ("T", "t")
 
 
@@ -60,6 +60,7 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
     found = proc.read_stat(pid)
     if found is None:
         return None
+    held = current().held(pid, found.state)
     wchan = (proc.text(f"/proc/{pid}/wchan") or "").strip()
     about = proc.fields(f"/proc/{pid}/status")
     return ProcLook(
@@ -67,7 +68,7 @@ def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook |
         start=found.start,
         ppid=found.ppid,
         name=found.name,
-        state=found.state,
+        state="T" if held is not None and held.freezer else found.state,
         cpu_s=found.cpu_ticks / proc.TICKS_S,
         os_threads=found.threads,
         at=now,

@@ -35,7 +35,7 @@ ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("poll", "it asks again and again, sleeps again at the same line, or listens"),
     ("outsider", "a living process of this machine that is no part of the job"),
     ("sleep", "one sleep: until its end"),
-    ("stopped", "stopped by a signal: detection.stopped_timeout_s"),
+    ("stopped", "stopped, frozen or held by a debugger: detection.stopped_timeout_s"),
     ("service", "a worker of Celery or RQ without a task: for ever"),
     ("input", "somebody is to type: for ever"),
     ("live-lock", "over the hard limit, busy with asking again and again; from its first sample"),

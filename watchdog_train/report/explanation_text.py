@@ -6,6 +6,7 @@ Who does what, on what, since when, where; who waits for it; why, as far as that
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -147,11 +148,9 @@ def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
         case x.End() as end:
             return f"{end_words(who, end, where, root.step)}{'' if end.raised else '.'}"
         case w.Stopped():
-            to = f" To continue it: kill -CONT {root.who.pid}" if root.who.pid is not None else ""
-            held = "held by a debugger" if root.doing.traced else "stopped"
-            by = "" if root.doing.traced else " by a signal from outside wtrain"
             have = "was" if root.since_s is None else "have been" if several else "has been"
-            return f"{who} {have} {held}{_since(root)}{by}.{to}"
+            how, to = held_words(root.doing, (root.who.pid,))
+            return f"{who} {have} {how}{_since(root)}. {to}"
         case w.Ended():
             return f"{who} has exited, and its parent has not asked for its exit status."
     verb, more = doing_words(root.doing, root.who.pid, silent_s=root.since_s)
@@ -169,6 +168,22 @@ def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
         thread += f" Nobody else can end this wait: its thread {name} ended with "
         thread += f"{_raised(msgspec.structs.replace(root.died, thread=''), '')}."
     return f"{text}{f' {more}' if more else ''}{thread}{command}"
+
+
+def held_words(held: w.Stopped, pids: Iterable[int | None]) -> tuple[str, str]:
+    """What keeps these processes from running, and how they continue."""
+    if held.freezer:
+        place, _, name = clean(held.freezer, _PATH_CAP).rpartition("/")
+        value = "THAWED" if name == "freezer.state" else "0"
+        thaw = f"echo {value} > {shlex.quote(clean(held.freezer, _PATH_CAP))}"
+        return f"frozen by the cgroup {place}", f"To thaw it: {thaw}"
+    if held.traced:
+        by = held.debugger
+        named = f"the debugger {clean(by.name, 60) or '?'} (pid {by.pid})" if by else "a debugger"
+        return f"held by {named}", "It continues when the debugger releases it."
+    told = " ".join(str(pid) for pid in pids if pid is not None)
+    to = f"To continue it: kill -CONT {told}" if told else ""
+    return "stopped by a signal from outside wtrain", to
 
 
 def _since(root: x.Standstill) -> str:

@@ -118,7 +118,7 @@ def pause_sentence(event: e.SuspicionEnded) -> str | None:
     if not event.paused_s or event.said or event.patience is None:
         return None
     text = f"paused for {duration(event.paused_s)} and went on by itself: {what(event.patience)}"
-    if event.patience.row == "stopped" or event.at is None:
+    if event.at is None:
         return text
     announced = 10 * max(1, round(EXPECT_FACTOR * event.paused_s / 10))
     where = f"{clean(event.at.own.file, 200)}:{event.at.own.line}"

@@ -13,8 +13,9 @@ import msgspec
 from watchdog_train.core.detection.rank_gone import how_it_ended
 from watchdog_train.core.model import Why, WhyCode, signal_name
 from watchdog_train.core.model.gpu import GpuHolder
+from watchdog_train.core.model.waits import Stopped
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import crash_words
+from watchdog_train.report.explanation_text import crash_words, held_words
 from watchdog_train.report.words import clean, span
 
 SENTENCES: dict[WhyCode, str] = {
@@ -33,7 +34,8 @@ SENTENCES: dict[WhyCode, str] = {
     "rank-ended-before": "{end}, {seconds} ago",
     "others-wait": "{ranks} made no progress for {seconds} since, and nothing has stopped or "
     "restarted the others",
-    "stopped": "stopped by a signal or a debugger; to continue: kill -CONT {pids_apart}",
+    "stopped": "{which} {was} {how}. {to}",
+    "continued": "{which} continued after {seconds}",
     "input": "pid {pid} waits for a person to type something",
     "over-stall-timeout": "rank {rank}: no progress for {seconds}, over your --stall-timeout "
     "{limit}",
@@ -46,6 +48,7 @@ SENTENCES: dict[WhyCode, str] = {
     "ended-by-itself": "the training ended by itself before anything was killed",
     # -- ending processes
     "survived": "alive {seconds} after SIGKILL, so inside the kernel: {names}",
+    "survived-frozen": "{how}, so SIGKILL takes effect when it is thawed. {to}",
     "survivors": "still alive after SIGKILL: {pids}",
     "survivors-block": "processes survived SIGKILL; nothing is started over them",
     "not-ended-in-time": "it has not ended within {seconds}",
@@ -328,6 +331,9 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
     found |= {name: clean(found[name], 800) or "unknown" for name in _TEXTS}
     found["problem"] = str(found["problem"]).rstrip(".")  # it goes on in the middle of a line
     path = found["path"]
+    how, to = held_words(why.held or Stopped(), why.pids[:8])
+    several = len(why.pids) > 1
+    each = words.listed([str(each) for each in why.pids], 8)
     pid = "" if why.pid is None else f" (pid {why.pid})"
     return found | {
         "because": "; ".join(why_text(one, brief=brief) for one in why.because),
@@ -335,7 +341,12 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "limit": span(why.limit_s or 0.0),
         "rough": words.rough_duration(why.seconds or 0.0),
         "ranks": words.ranks_text(why.ranks),
-        "pids_apart": " ".join(map(str, why.pids[:8])),
+        "which": f"pid{'s' * several} {each}"
+        if why.rank is None
+        else f"rank {why.rank} (pid {each})",
+        "was": "were" if several else "was",
+        "how": how,
+        "to": to,
         "pids": ", ".join(map(str, why.pids[:8])) or "unknown",
         "attempts": f"attempt{'s' if len(why.attempts) > 1 else ''} "
         + words.listed([str(each) for each in why.attempts]),

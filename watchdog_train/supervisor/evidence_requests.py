@@ -91,8 +91,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
             rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
-            kill_follows=mode == "full"
-            and reaction_to(why, self.context.policy.recovery) is not None,
+            kill_follows=mode == "full" and kills(why, context.policy.recovery),
             exit=sight.exit,
             last_save=next(iter(read_saves(attempt_dir, 1)), None) if why == "crash" else None,
             command=self.state.argv,
@@ -123,13 +122,14 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
 
     def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
         """For the reader of a bundle: what its supervisor does next."""
+        recovery = self.context.policy.recovery
         if why == "manual":
             return ("nothing: the evidence was asked for, the training goes on",)
-        reaction = reaction_to(why, self.context.policy.recovery)
-        if reaction is None:
+        if not kills(why, recovery):
             return ("nothing is killed or changed (report only)",)
-        if why == "crash" and reaction == "restart":
+        if why == "crash" and recovery.on_crash == "restart":
             return ()  # that depends on what it was
+        reaction = recovery.on_stall if why == "stall" else recovery.on_crash
         ending = "then every process of the training is ended"
         if reaction == "stop":
             return (f"{ending}, and the run stops",)
@@ -149,13 +149,10 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         }
 
 
-def reaction_to(why: BundleWhy, recovery: Recovery) -> Literal["restart", "stop"] | None:
-    """Once every process of the training has been killed; None: they are not killed."""
-    if why == "manual" or recovery.observe:
-        return None
-    if why == "crash":
-        return recovery.on_crash
-    return recovery.on_stall if recovery.on_stall != "report" else None
+def kills(why: BundleWhy, recovery: Recovery) -> bool:
+    """Whether all processes are killed after this evidence was taken, whatever it says."""
+    reports = recovery.observe or (why == "stall" and recovery.on_stall == "report")
+    return why != "manual" and not reports
 
 
 def joint_request(context: Context, action: a.StartJoint) -> JointRequest:

@@ -1,4 +1,4 @@
-"""The memory cgroup of a process, version 2 or 1: kills, use, limit, cached files."""
+"""The cgroups of a process, version 2 or 1: kills, use, limit, cached files; its freezer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 from watchdog_train.system import proc
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
+_UNIFIED = "/sys/fs/cgroup/unified"  # version 2 beside version 1
 _MOST_LEVELS = 32
 
 
 def oom_kills(pid: int | str = "self") -> int | None:
     """Kills by the memory killer in the cgroup of a process so far; None where it does not tell."""
-    for folder in _memory_folders(pid):
+    for folder in _folders(pid, "memory"):
         for name in ("memory.events", "memory.oom_control"):
             text = proc.text(f"{folder}/{name}")
             if text is not None:
@@ -20,21 +21,33 @@ def oom_kills(pid: int | str = "self") -> int | None:
     return None
 
 
-def _memory_folders(pid: int | str) -> list[str]:
-    """Where the memory cgroup of a process may have its files, version 2 or 1, its own first."""
+def frozen_by(pid: int) -> str | None:
+    """The file that has frozen a process, with its cgroup or one above, and thaws it."""
+    for folder in _folders(pid, "freezer"):
+        old = folder.startswith(f"{_CGROUP_ROOT}/freezer")
+        sign = "freezer.self_freezing" if old else "cgroup.freeze"
+        if (proc.read(f"{folder}/{sign}", proc.SMALL_BYTES) or b"").strip() == b"1":
+            return f"{folder}/{'freezer.state' if old else sign}"
+    return None
+
+
+def _folders(pid: int | str, controller: str) -> list[str]:
+    """Where the cgroup of a process may have files of a controller, its own first."""
     found = []
     for line in (proc.text(f"/proc/{pid}/cgroup") or "").splitlines():
         hierarchy, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
         if hierarchy == "0":
-            root = _CGROUP_ROOT
-        elif "memory" in controllers.split(","):
-            root = f"{_CGROUP_ROOT}/memory"
+            roots = [_CGROUP_ROOT, _UNIFIED]
+        elif controller in controllers.split(","):
+            roots = [f"{_CGROUP_ROOT}/{controller}"]
         else:
             continue
         # A group without files of its own counts to the next one above that has them. In a
         # container the path may be the host's, and the root is the container's own.
         words = [word for word in path.split("/") if word][:_MOST_LEVELS]
-        found += ["/".join((root, *words[:depth])) for depth in range(len(words), -1, -1)]
+        words = [] if ".." in words else words  # above what this namespace shows
+        for root in roots:
+            found += ["/".join((root, *words[:depth])) for depth in range(len(words), -1, -1)]
     return found
 
 
@@ -44,7 +57,7 @@ _NO_LIMIT = 1 << 62
 
 def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
     """Memory of the container of a process: used, its limit (None: no limit), swap; in bytes."""
-    uses = (f"{folder}/{name}" for folder in _memory_folders(pid) for name in _USED)
+    uses = (f"{folder}/{name}" for folder in _folders(pid, "memory") for name in _USED)
     folder = next((os.path.dirname(path) for path in uses if os.path.exists(path)), None)
     if folder is None:
         return None
@@ -63,7 +76,7 @@ def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
 
 def cgroup_cache_bytes(pid: int | str = "self") -> int:
     """Of what cgroup_memory() calls used: cached files, which the kernel gives back when needed."""
-    for folder in _memory_folders(pid):
+    for folder in _folders(pid, "memory"):
         found = {}
         for line in (proc.text(f"{folder}/memory.stat") or "").splitlines():
             name, _, value = line.partition(" ")

@@ -16,9 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
-from watchdog_train.system import exit_watch, proc, sock_diag
+from watchdog_train.core.model.waits import ProcessRef, Stopped
+from watchdog_train.system import cgroup, exit_watch, proc, sock_diag
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
 from watchdog_train.system.protocol import (
+    OUR_TOOL,
     Connections,
     ExitWatch,
     OpenFile,
@@ -40,6 +42,22 @@ NO_PIDFD = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EMFILE, errno.ENFILE)
 READ_CALLS = {"x86_64": {0, 19}, "aarch64": {63, 65}}.get(platform.machine(), set())
 SELECT_CALLS = {"x86_64": {23, 270}, "aarch64": {72}}.get(platform.machine(), set())
 _HUMAN_END = re.compile(r"/dev/(tty|pts/|console)|pipe:|socket:")
+
+
+def held(pid: int, state: str) -> Stopped | None:
+    """What keeps a process in this state from running; None: nothing, or a tool of ours."""
+    if (freezer := cgroup.frozen_by(pid)) is not None:
+        return Stopped(freezer=freezer)
+    if state != "t":
+        return Stopped() if state == "T" else None
+    tracer = int(proc.status_field(pid, "TracerPid") or 0)
+    found = proc.read_stat(tracer or pid)
+    if tracer == 0:  # it has let go meanwhile, or is in a pid namespace above ours
+        return Stopped(traced=True) if found is not None and found.state == "t" else None
+    if proc.parse_environment(proc.read(f"/proc/{tracer}/environ") or b"", (OUR_TOOL,)):
+        return None
+    debugger = ProcessRef(tracer, found.start, found.name) if found is not None else None
+    return Stopped(traced=True, debugger=debugger)
 
 
 class LinuxSystem:
@@ -108,6 +126,10 @@ class LinuxSystem:
         """The named variables of its start; empty files of zombies are unknown."""
         text = proc.read(f"/proc/{pid}/environ")
         return proc.parse_environment(text, names) if text else None
+
+    def held(self, pid: int, state: str | None) -> Stopped | None:
+        """By the freezer of its cgroup, a debugger or a signal."""
+        return held(pid, state or "")
 
     def waits_for_input(self, pid: int) -> bool | None:
         """By the system call its main thread is in; by where it sleeps when that is hidden."""

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
+from watchdog_train.core.model.waits import Stopped
 
 SignalResult = Literal["sent", "gone", "denied", "not-ours"]
 
 
+OUR_TOOL = "WTRAIN_TOOL"
+"""In the environment of a tool that we start: it stops processes, but is no debugger."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What keeps this process from opening anything; it says nothing about what was to be opened."""
 PASSING = SHORTAGES | {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}
@@ -109,6 +112,10 @@ class ProcessSystem(Protocol):
     def waits_for_input(self, pid: int) -> bool | None:
         """Blocked reading a terminal or its standard input."""
         return None
+
+    def held(self, pid: int, state: str | None) -> Stopped | None:
+        """What keeps a process in this state from running; None: nothing, or a tool of ours."""
+        return Stopped(traced=state == "t") if state in ("T", "t") else None
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
         """Whether the process has installed a handler (SigCgt)."""

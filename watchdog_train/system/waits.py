@@ -22,6 +22,7 @@ import msgspec
 
 from watchdog_train.core.model import waits as w
 from watchdog_train.system import proc, sock_diag
+from watchdog_train.system.linux import held
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
 from watchdog_train.system.protocol import OpenFile, UnixSocket
 from watchdog_train.system.sockets import TcpRow, tcp_rows
@@ -89,6 +90,7 @@ class WaitReader:
         self._moved: dict[int, int] | None = None
         self._tcp: dict[str, dict[int, TcpRow]] = {}
         self._unix: Mapping[int, UnixSocket] | None = None
+        self._held: dict[tuple[int, str], w.Stopped | None] = {}
         self._mapped: dict[tuple[str, str], list[int]] = {}
         self._by_parent: dict[int, list[w.ProcessRef]] | None = None
         self._by_call: dict[str, Callable[[int, tuple[int, ...]], w.Wait]] = {
@@ -144,8 +146,10 @@ class WaitReader:
         return max(0.0, round((self._clock_ms - ran_ms) / 1000, 3))
 
     def _wait(self, pid: int, tid: int, state: str, call: tuple[int, ...] | None) -> w.Wait:
-        if state in "Tt":
-            return w.Stopped(traced=state == "t")
+        if (pid, state) not in self._held:
+            self._held[pid, state] = held(pid, state)
+        if (stopped := self._held[pid, state]) is not None:
+            return stopped
         if state in "ZX":
             return w.Ended()
         if call == ():

@@ -107,15 +107,19 @@ def verdict(
         return Verdict(kind="alive", progress_at=track.progress_at)
     found = _judge(track, sample, detection, elsewhere_quiet=elsewhere_quiet)
     held = stopped(track, sample)
-    if not held or track.stopped_since is None:
-        return found
-    return _replace(found, stopped=held, stopped_s=sample.at - track.stopped_since)
+    return _replace(found, stopped=held) if held else found
 
 
 def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool) -> Verdict:
     """As far as ranks and activity tell."""
-    alive = Verdict(kind="alive", progress_at=track.progress_at, disturbed_at=track.disturbed_at)
     candidates = _candidates(track, detection)
+    moved = (one.changed_at for one in candidates if one.changed_at != track.fresh_at)
+    alive = Verdict(
+        kind="alive",
+        progress_at=track.progress_at,
+        moved_at=max(moved, default=0.0),
+        disturbed_at=track.disturbed_at,
+    )
     limited = over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):
         return limited

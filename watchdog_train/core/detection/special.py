@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchdog_train.core.detection.track import RankTrack, Track
+from watchdog_train.core.detection.track import SAID_AFTER_S, RankTrack, Track
 from watchdog_train.core.detection.verdict import OVER, Verdict
-from watchdog_train.core.model import ProcessId, Sample, Why
+from watchdog_train.core.model import Member, ProcessId, Sample, Why
+from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.policy import Detection
 
-SAID_AFTER_S = 2.0
-"""Stopped for less than this is not worth a word: a debugger that has a look holds it so long."""
 
-
-def stopped(track: Track, sample: Sample) -> tuple[int, ...]:
-    """Who is held by a debugger or SIGSTOP. It hides nothing: whoever waits for it is judged."""
+def stopped(track: Track, sample: Sample) -> tuple[Why, ...]:
+    """Who is held, a reason for each that holds. It hides nothing: who waits for them is judged."""
     if track.stopped_since is None or sample.at - track.stopped_since < SAID_AFTER_S:
         return ()
-    return tuple(m.member.pid for m in sample.members if m.state in ("T", "t"))
+    by: dict[Stopped, list[Member]] = {}
+    for one in sample.members:
+        if one.state in ("T", "t"):
+            by.setdefault(one.held or Stopped(traced=one.state == "t"), []).append(one.member)
+    seconds = sample.at - track.stopped_since
+    return tuple(
+        Why(
+            "stopped",
+            pids=tuple(member.pid for member in members),
+            rank=members[0].rank if len(members) == 1 else None,
+            seconds=seconds,
+            held=held,
+        )
+        for held, members in by.items()
+    )
 
 
 def announced_until(sample: Sample) -> dict[ProcessId, float]:

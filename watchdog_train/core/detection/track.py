@@ -26,6 +26,11 @@ BACKWARDS = 3
 """Position of backward passes; more than these without a step are steps by hand."""
 BACKWARDS_WITHOUT_STEP = 8
 LOG_GAPS = 16
+STOPPED_S = 10.0
+"""A shorter stop is too short to need a fresh start: what slows a job by stopping it again and
+again (cpulimit) must not hide a hang."""
+SAID_AFTER_S = 2.0
+"""Stopped for less than this is not worth a word: a debugger that has a look holds it so long."""
 SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended by itself is expected again for so long, then forgotten."""
 
@@ -85,6 +90,8 @@ class Track(Value):
     log_gaps: tuple[float, ...] = ()
     """The newest seconds between polls that found more output."""
     stopped_since: float | None = None
+    fresh_at: float = 0.0
+    """When everybody last got a fresh start: after a sleep, or after somebody was stopped."""
     suspended_s: float | None = None
     slept_at: float | None = None
     """The newest poll before which the machine or we ourselves slept."""
@@ -124,10 +131,12 @@ def lengthen(track: Track, phase: Phase) -> Track:
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     """The memory after one more poll."""
     slept_s = _slept_s(track, sample, detection)
-    if slept_s:
-        track = _forgive(track, sample, slept_s)
     states = {member.state for member in sample.members}
     stopped = not states.isdisjoint(("T", "t"))
+    if slept_s:
+        track = _forgive(track, sample, slept_s)
+    elif not stopped and sample.at - (track.stopped_since or sample.at) >= STOPPED_S:
+        track = _fresh(track, sample)
     disturbed = stopped or slept_s or "D" in states or sample.deaths != track.deaths
     ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
     activity, survived, usual = track.activity, track.survived, track.usual
@@ -159,6 +168,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         log_at=log_at,
         log_gaps=log_gaps,
         stopped_since=since,
+        fresh_at=track.fresh_at,
         suspended_s=sample.suspended_s,
         slept_at=track.slept_at,
         slept_s=track.slept_s,
@@ -209,18 +219,26 @@ def _suspended_s(track: Track, sample: Sample) -> float:
     return sample.suspended_s - track.suspended_s
 
 
-def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
-    """After a sleep everybody gets a fresh start."""
+def _fresh(track: Track, sample: Sample) -> Track:
+    """Nobody can have worked until now: every silence begins here."""
     return _replace(
         track,
         ranks=tuple(
             _replace(rank, changed_at=sample.at, step_at=sample.at) for rank in track.ranks
         ),
-        started_at=min(sample.at, track.started_at + sample.late_s),
         log_at=sample.at,
-        stopped_since=None,
         activity=activities.restarted(track.activity),
         usual=usuals.restarted(track.usual),
+        fresh_at=sample.at,
+    )
+
+
+def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
+    """After a sleep everybody gets a fresh start."""
+    return _replace(
+        _fresh(track, sample),
+        started_at=min(sample.at, track.started_at + sample.late_s),
+        stopped_since=None,
         slept_at=sample.at,
         slept_s=slept_s,
         slept_machine=_suspended_s(track, sample) > 1.0,

@@ -49,15 +49,16 @@ class Verdict(Value):
     may_be_through: bool = False
     """A rank has ended, maybe well: the others may be saving what is complete."""
     progress_at: float = 0.0
+    moved_at: float = 0.0
+    """When a rank, or the output of a job without ranks, last moved by itself."""
     alone: bool = False
     """Quiet is this tree only: elsewhere in the job somebody works, or nothing is known."""
     quiet_at_work: bool = False
     """The tree is as quiet when it works: only its stacks can prove that it hangs."""
     early: bool = False
     """Before the third step."""
-    stopped: tuple[int, ...] = ()
-    """Members that a signal or a debugger holds."""
-    stopped_s: float = 0.0
+    stopped: tuple[Why, ...] = ()
+    """Members that a signal, a frozen cgroup or a debugger holds."""
     disturbed_at: float = 0.0
     """When last something may have ended a silence from outside."""
     why: Why = Why("unknown")

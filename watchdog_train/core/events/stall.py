@@ -74,6 +74,7 @@ class StallRecovered(Event):
 
 NoticeKind = Literal[
     "stopped",
+    "continued",
     "input",
     "busy",
     "live-lock",
@@ -100,8 +101,8 @@ NoticeKind = Literal[
 
 
 class Noticed(Event):
-    """Something a person should know that is no stall: stopped, waiting for input, busy, a save
-    that a stop waits for, that nobody makes, or that is not whole.
+    """Something a person should know that is no stall: stopped, continued, waiting for input,
+    busy, a save that a stop waits for, that nobody makes, or that is not whole.
     """
 
     kind: NoticeKind

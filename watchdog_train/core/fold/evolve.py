@@ -189,7 +189,8 @@ def _step_reached(state: State, step: int | None) -> State:
 
 
 def _noticed(state: State, event: e.Noticed) -> State:
-    others = tuple(each for each in state.noticed if each.kind != event.kind)
+    over = (event.kind, "stopped") if event.kind == "continued" else (event.kind,)
+    others = tuple(each for each in state.noticed if each.kind not in over)
     if event.kind == "scan":
         state = _replace(
             state,
@@ -198,7 +199,7 @@ def _noticed(state: State, event: e.Noticed) -> State:
         )
     return _replace(
         state,
-        notices=(*(kind for kind in state.notices if kind != event.kind), event.kind),
+        notices=(*(kind for kind in state.notices if kind not in over), event.kind),
         noticed=(*others, event),
     )
 

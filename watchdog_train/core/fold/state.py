@@ -48,7 +48,7 @@ RunState = Literal[
 
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "blind",
-    "suspended", "reader", "task",
+    "suspended", "reader", "task", "continued",
     "metrics", "termination", "guilty",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""

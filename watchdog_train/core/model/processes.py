@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from watchdog_train.core.model.gpu import GpuUse
+from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.model.words import Phase, Role, Value, host_of
 
 BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
@@ -139,6 +140,8 @@ class MemberSample(Value):
     """Of a rank: its own devices. None: unknown, or it uses none."""
     waits_for_input: bool | None = None
     """Blocked reading a terminal or stdin; None where the system does not tell."""
+    held: Stopped | None = None
+    """What keeps it from running, where its state is T or t: that of a frozen process is T, too."""
     handles_sigterm: bool | None = None
     """Of a wrapper: a process without heartbeat above a launcher or rank; None: not looked up."""
 

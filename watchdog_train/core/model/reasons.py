@@ -12,6 +12,7 @@ import msgspec
 from watchdog_train.core.model.exceptions import CrashFact
 from watchdog_train.core.model.gpu import GpuHolder
 from watchdog_train.core.model.processes import RankEnd
+from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.model.words import Phase, Value
 
 WhyCode = Literal[
@@ -19,7 +20,7 @@ WhyCode = Literal[
     "asked-to-stop", "attempt-ended", "attempt-failed", "attempt-hung", "attempt-stood-still",
     "before-this-run", "began-again", "behind-exit-0", "blind", "by-known-option",
     "cannot-ask", "cannot-start", "checkpoint-too-large", "command-failed",
-    "command-interrupted", "copy-kept", "could-not-start", "cpu-unknown",
+    "command-interrupted", "continued", "copy-kept", "could-not-start", "cpu-unknown",
     "default-limit", "diagnosis-names", "disk-low", "disk-silent",
     "elsewhere-unknown", "end-by-kernel", "end-by-parent", "ended-by-itself", "ended-early",
     "event-torn", "exited", "experiment", "failed-from-it", "fallback", "finished-but-hung",
@@ -49,11 +50,12 @@ WhyCode = Literal[
     "same-again", "samples-left-out", "save-late", "save-not-taken", "save-overdue", "save-taken",
     "save-under-way", "scan-again", "scan-cut", "scan-failed", "scans-failed", "shared-directory",
     "starved", "stopped", "stopped-anew",
-    "supervisor-gone", "supervisor-slept", "survived", "survivors", "survivors-block",
-    "taking-back", "task-acknowledged", "task-delivered-again", "task-lost", "task-maybe-lost",
-    "training-finished", "tree-idle", "trying", "unknown", "unsaved", "unseen",
-    "valid-existed", "waited", "waited-for", "waits-for-agents", "waits-for-room", "waits-for-scan",
-    "with-remedies", "world-elsewhere", "would-ask-again", "would-end-so-again", "wrong-arguments",
+    "supervisor-gone", "supervisor-slept", "survived", "survived-frozen", "survivors",
+    "survivors-block", "taking-back", "task-acknowledged", "task-delivered-again", "task-lost",
+    "task-maybe-lost", "training-finished", "tree-idle", "trying", "unknown", "unsaved",
+    "unseen", "valid-existed", "waited", "waited-for", "waits-for-agents", "waits-for-room",
+    "waits-for-scan", "with-remedies", "world-elsewhere", "would-ask-again", "would-end-so-again",
+    "wrong-arguments",
 ]  # fmt: skip
 
 
@@ -93,6 +95,7 @@ class Why(Value, kw_only=False, omit_defaults=True, repr_omit_defaults=True):
     family: str = ""
     certainty: str = ""
     end: RankEnd | None = None
+    held: Stopped | None = None
     crash: CrashFact | None = None
     holders: tuple[GpuHolder, ...] = ()
     because: tuple[Why, ...] = ()

@@ -171,9 +171,18 @@ class DiskWait(_Wait, tag="disk"):
 
 
 class Stopped(_Wait, tag="stopped"):
-    """State T: by a signal, or held by a tracer."""
+    """It may not run: stopped by a signal, frozen with its cgroup, or held by a debugger."""
 
     traced: bool = False
+    debugger: ProcessRef | None = None
+    """None also where the debugger is in a pid namespace above ours."""
+    freezer: str = ""
+    """The file that has frozen its cgroup, and thaws it."""
+
+    @property
+    def outlives_kill(self) -> bool:
+        """In a frozen cgroup of version 1 a SIGKILL takes effect only after it is thawed."""
+        return self.freezer.endswith("/freezer.state")
 
 
 class Ended(_Wait, tag="ended"):

@@ -155,7 +155,7 @@ def pursue(
         # Somebody was born after the last look.
         return begin(kill.sequence, state, sample, kill.why, after="helpers")
     targets = _targets(kill.sequence, stage, alive, state, root=tree.root)
-    deadline = kill.stage_mono + _limit_s(stage, stopping)
+    deadline = kill.stage_mono + _limit_s(stage, stopping, frozen=_frozen(alive))
     if stage == "ask" and ask_until is not None:
         deadline = ask_until
     if stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
@@ -180,9 +180,7 @@ def pursue(
         pids = tuple(member.member.pid for member in alive)
         if tree.survivors == pids:
             return None
-        states = tuple(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
-        why = Why("survived", seconds=now - kill.stage_mono, names=states)
-        return _survived(sample, pids, why)
+        return _survived(sample, pids, _outlived(alive, now - kill.stage_mono))
     why = kill.why
     if stage == "ask":
         asked = state.stop_asked
@@ -229,8 +227,20 @@ def begin(
     return Wait(until=sample.at + LOOK_AGAIN_S)
 
 
+def _frozen(alive: tuple[MemberSample, ...]) -> bool:
+    """Whether SIGKILL takes effect in none of them before their cgroup is thawed."""
+    return all(one.held is not None and one.held.outlives_kill for one in alive)
+
+
+def _outlived(alive: tuple[MemberSample, ...], seconds: float) -> Why:
+    if _frozen(alive):
+        return Why("survived-frozen", held=alive[0].held)
+    states = tuple(f"{m.member.pid} ({m.state or '?'})" for m in alive[:8])
+    return Why("survived", seconds=seconds, names=states)
+
+
 def _survived(sample: Sample, pids: tuple[int, ...], why: Why) -> Record:
-    """That these processes are in the kernel, where no signal ends them."""
+    """That these processes are in the kernel or frozen, where no signal ends them."""
     return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
 
 
@@ -308,8 +318,10 @@ def _first_to_hear(
     return list((first | chosen).values()) or roots
 
 
-def _limit_s(stage: KillStage, stopping: Stopping) -> float:
+def _limit_s(stage: KillStage, stopping: Stopping, *, frozen: bool) -> float:
     match stage:
+        case "terminate" | "kill" | "helpers" | "launchers" if frozen:
+            return 0.0
         case "ask":
             return stopping.ask_s
         case "root":

@@ -202,7 +202,7 @@ class Sampler:
         gpu, members = self._gpu_use(look, now)
         return Sample(
             at=now,
-            members=_without_our_stops(members) if ours else members,
+            members=members,
             cpu_s=look.cpu_s,
             io_bytes=look.io_bytes,
             tcp_bytes=self._tcp_bytes(look, quiet=quiet),
@@ -380,14 +380,6 @@ def _gpu_watch(context: Context) -> GpuWatch | None:
     if not gpu.is_asked(context.policy.detection.gpu):
         return None
     return GpuWatch(context.children, gpu.command())
-
-
-def _without_our_stops(members: tuple[MemberSample, ...]) -> tuple[MemberSample, ...]:
-    """A tracing stop while our own py-spy is at work is no debugger of the user's."""
-    return tuple(
-        msgspec.structs.replace(member, state="S") if member.state == "t" else member
-        for member in members
-    )
 
 
 def _log_bytes(attempt_dir: Path) -> int:

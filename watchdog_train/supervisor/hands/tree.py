@@ -127,6 +127,7 @@ class ProcessTree:
         self._now = 0.0
         self._strangers: set[ProcessId] = set()
         """Whose environment has not our token, and stays as it began; or who got it handed on."""
+        self._before: Mapping[int, ProcessRow] = {}
         self.rows: Mapping[int, ProcessRow] = {}
         """The newest snapshot, for whoever reaps orphans that were given to us."""
 
@@ -177,7 +178,7 @@ class ProcessTree:
             self._add_inherited(rows)
             if len(self._members) > known:
                 self._add_descendants(rows)
-        self.rows = rows
+        self._before, self.rows = self.rows, rows
         for identity, born_at in list(self._new.items()):
             if now - born_at > SETTLED_S or identity not in self._members:
                 del self._new[identity]
@@ -348,14 +349,21 @@ class ProcessTree:
             if known.role != "keeper":
                 self._accounts.count(row)
             asks = slot is not None or member.ppid == self._keeper.pid
+            before = self._before.get(identity.pid)
+            idle = before is not None and before.cpu_s == row.cpu_s and row.state == "S"
+            held, state = None, row.state
+            if state in ("D", "T", "t") or (idle and known.role != "worker"):
+                held = self._system.held(identity.pid, state)
+                state = "t" if held and held.traced else "T" if held else state
             samples.append(
                 MemberSample(
                     member=known,
-                    state=row.state,
+                    state="S" if state == "t" and held is None else state,
                     cpu_s=row.cpu_s,
                     io_bytes=row.io_bytes,
                     slot=slot,
                     waits_for_input=self._system.waits_for_input(identity.pid) if asks else None,
+                    held=held,
                     handles_sigterm=self._system.handles_signal(identity.pid, SIGTERM)
                     if identity in wrappers and slot is None
                     else None,
