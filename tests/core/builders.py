@@ -91,6 +91,7 @@ def rank(
     pid: int = ROOT, number: int = 0, *, state: str = "S", ppid: int = KEEPER, **of_slot: Any
 ) -> MemberSample:
     """A rank process with its slot."""
+    of_slot = {"own_began": of_slot.get("first_step"), **of_slot}
     reading = slot(pid, rank=number, **of_slot)
     return member(pid, "rank", state=state, slot=reading, rank=number, ppid=ppid)
 

@@ -200,7 +200,10 @@ def test_problems_of_all_sources_come_together(tmp_path: Path) -> None:
         assert part in words
 
 
-@pytest.mark.parametrize("text", ["out/last.pt", "--resume {ckeckpoint}", "--resume 'x {ckpt}", ""])
+BAD_ARGUMENTS = ["out/last.pt", "--resume {ckeckpoint}", "--resume 'x {ckpt}", "", "--"]
+
+
+@pytest.mark.parametrize("text", BAD_ARGUMENTS)
 def test_resume_arguments_must_resume(file: Path, text: str) -> None:
     """Refused at the start, with every other problem, from a file and from the flag alike."""
     hint = '--resume-arg "--resume {checkpoint}"'

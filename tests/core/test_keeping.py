@@ -309,13 +309,14 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
     failed = e.CheckpointNotKept(path="/out/ckpt.pt", why=said("full"))
     for state in (
         planned("/out/ckpt.pt", failed),
-        planned("/out/step-9.pt"),
         planned("/out/ckpt", format="hf"),
         planned("/run/kept/ckpt.pt", copy_of="/out/ckpt.pt"),
         msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(5.0, 1.0).kept),
     ):
         assert isinstance(before_launch(state), Launch)
     assert isinstance(before_launch(planned("/o/c.pt"), recovery={"keep_bytes": 0}), Launch)
+    assert isinstance(before_launch(planned("/out/step-9.pt")), KeepCopy), "numbers come again"
+    assert keeping.unkept(planned("/out/step-9.pt", failed), planned("/out/step-9.pt").next_plan)
     older = msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
     assert isinstance(before_launch(older), KeepCopy)
     changed = e.CheckpointKept(

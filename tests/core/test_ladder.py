@@ -584,6 +584,79 @@ def test_what_was_not_loaded_is_not_to_blame():
     assert step(state, found(60, 40)).chosen.step == 60
 
 
+@pytest.mark.parametrize(
+    ("watched", "load_begun", "trained", "format_", "used"),
+    [
+        (True, False, False, "hf", None),  # the exception came before the checkpoint was loaded
+        (True, True, False, "hf", 40),
+        (True, False, True, "hf", 40),
+        (False, False, False, "hf", 40),
+        (True, False, False, "dcp", 40),  # nobody sees such a load
+    ],
+)
+def test_a_failure_before_the_load_is_not_the_checkpoints(
+    watched, load_begun, trained, format_, used
+):
+    state = history("exit1@70", "exit1@- <60", "exit1@- <60")
+    attempts = []
+    for attempt in state.attempts:
+        plan, saved = attempt.plan, attempt.plan.checkpoint
+        if saved is not None:
+            saved = msgspec.structs.replace(saved, format=format_)
+        attempts.append(
+            msgspec.structs.replace(
+                attempt,
+                plan=msgspec.structs.replace(plan, checkpoint=saved),
+                first_beat_s=1.0 if watched else None,
+                load_begun=load_begun,
+                trained=trained,
+            )
+        )
+    state = msgspec.structs.replace(state, attempts=tuple(attempts))
+    answer = step(state, found(60, 40, format=format_), max_restarts=9)
+    if used is None:
+        assert isinstance(answer, Stop)
+        assert "checkpoint" not in why_text(answer.why).replace("newer step or checkpoint", "")
+    else:
+        assert answer.chosen.step == used
+
+
+def unseen(*seconds: float, trained: bool = False, saved: bool = False) -> Any:
+    """What follows hangs of a training whose steps nobody sees."""
+    state = history(*["hang@-"] * len(seconds))
+    attempts = [
+        msgspec.structs.replace(
+            one,
+            trained=trained,
+            trees=(msgspec.structs.replace(one.trees[0], ended_mono=length),),
+            plan=msgspec.structs.replace(
+                one.plan,
+                checkpoint=CheckpointRef(
+                    path="/o/m.pt", format="torch", step=None, how_checked="", saved_at=number
+                ),
+            )
+            if saved
+            else one.plan,
+        )
+        for number, (one, length) in enumerate(zip(state.attempts, seconds, strict=True))
+    ]
+    newest = finding("/o/m.pt", True, format="torch", step=None, saved_at=2000.0 if saved else None)
+    survey = Survey(findings=(newest,), directories=("/o",))
+    return step(msgspec.structs.replace(state, attempts=tuple(attempts)), survey)
+
+
+def test_a_training_without_counted_steps_is_not_given_up_as_early():
+    """It trains, lasts or saves newer files: only a start that hangs twice is at its end."""
+    early = unseen(30.0, 30.0)
+    assert isinstance(early, Stop) or early.plan.remedies
+    for answer in (unseen(30.0, 30.0, trained=True), unseen(2000.0, 2000.0)):
+        assert isinstance(answer, Restart)
+    saving = unseen(30.0, 30.0, 30.0, trained=True, saved=True)
+    assert isinstance(saving, Restart)
+    assert not saving.plan.remedies
+    assert "hung in its training steps" in why_text(saving.why)
+
+
 def test_a_restart_by_a_person_begins_with_the_newest_again():
     state = history("exit1@70", "exit1@- <60", "exit1@- <60", "exit1@- <40")
     state = msgspec.structs.replace(state, reopened_after=4)
@@ -600,6 +673,10 @@ VIAS = [
     ("torch", (*ARGV, "--resume", "auto"), None, "script", (*ARGV, "--resume", "auto")),
     ("hf", (*ARGV, "--resume_from_checkpoint=x"), None, "script", None),
     ("torch", (*ARGV, "--init_from=resume"), None, "script", None),
+    ("hf", (*ARGV, "--resume", "False"), None, "hook", None),
+    ("hf", (*ARGV, "--resume"), None, "hook", None),
+    ("hf", (*ARGV, "--resume", "out/checkpoint-4"), None, "script", None),
+    ("torch", (*ARGV, "--resume=no"), None, "env", None),
 ]
 
 
@@ -642,17 +719,13 @@ AUTO = [
         ("--restart-every {checkpoint}", "--resume_from_checkpoint {checkpoint}", "--resume"),
         *("--resume_from_checkpoint {checkpoint}", "argv", ""),
     ),
-    (
-        ("--resume",),
-        "--resume",
-        "script",
-        "--resume decides what is loaded (which the script's own parser knows)",
-    ),
-    (("--auto-resume",), "--auto-resume", "script", "decides what is loaded"),
+    (("--resume",), None, "env", '--resume-arg "--resume" would resume, if that is what it means'),
+    (("--auto-resume",), None, "env", "if that is what it means"),
+    (("--resume=auto",), "--resume=auto", "script", "decides what is loaded"),
     (("--init_from=resume",), "--init_from=resume", "script", "--init_from=resume decides"),
     (("--resume-epoch {checkpoint}",), None, "env", "if that is what it means"),
     (("--resume-optimizer",), None, "env", "if that is what it means"),
-    ((), None, "env", "no such option of the script is known"),
+    ((), None, "env", "no option of the script that resumes is known"),
 ]
 
 
@@ -667,7 +740,9 @@ def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words
     passed = (used or "").replace("{checkpoint}", "/out/checkpoint-20").split()
     assert answer.plan.argv == (*ARGV, *passed)
     # Only of what was handed over may be said that the attempt starts from it.
-    assert origin_words(answer.plan).startswith("from step 20" if via == "argv" else "where its")
+    assert origin_words(answer.plan).startswith(
+        {"argv": "to resume from step 20", "script": "where its"}.get(via, "without a known way")
+    )
 
 
 def test_auto_leaves_frameworks_and_the_users_own_word_alone():

@@ -179,21 +179,27 @@ def test_settings_are_reported_once() -> None:
         (None, 7, {"words": 1, "first_step": 1}, False),  # it began again
         (None, 7, {"words": 9, "first_step": 1}, False),  # and was far when it was seen first
         (None, 7, {"words": 9}, False),  # a plain loop that counts from zero
-        (None, 7, {"words": 2, "step": 9}, True),  # one whose progress bar does not
+        (None, 7, {"words": 2, "step": 9, "own_began": 8}, True),  # whose bar does not
         (None, None, {"words": 1}, False),
-        (7, None, {"words": 1}, True),
+        (7, None, {"words": 1}, None),  # loaded; its first save may tell more
+        (7, None, {"words": 1, "saves_ended": 1}, False),
+        (7, None, {"words": 1, "saves_ended": 1, "continued": 1}, True),
+        (7, 7, {"words": 1, "step": 8, "own_began": 8}, True),
+        (None, 7, {"words": 9, "continued": 1}, True),  # a reader of its own
     ],
 )
 def test_a_resume_is_verified_by_the_first_step(
-    loaded: int | None, saved_step: int | None, step: dict[str, int], ok: bool
+    loaded: int | None, saved_step: int | None, step: dict[str, int], ok: bool | None
 ) -> None:
-    """Started again is not resumed, however late the first look at it comes."""
+    """Started again is not resumed, however late it is seen; a file that was loaded proves none."""
     checkpoint = CheckpointRef(path="/o", format="hf", step=saved_step, how_checked="quick")
     plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
     launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
     state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
     told = tell(state, b.rank(**step), resumed_step=loaded)
-    assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok]
+    assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok][
+        : ok is not None
+    ]
 
 
 def contradicted(
@@ -232,6 +238,8 @@ def test_a_training_that_began_again_is_killed_before_it_saves() -> None:
     assert "GivenUp" not in contradicted(behind, other)
     other = b.rank(b.ROOT + 1, 1, words=5, train_ordinal=0, resumed_step=20)
     assert "GivenUp" not in contradicted(behind, other)
+    looked = b.rank(words=5, train_ordinal=0, began_anew=5, resumed_step=20, load_begun=1)
+    assert contradicted(looked, other) == ["contradicted", "GivenUp", "now 9"]
 
 
 def test_a_rank_that_began_anew_is_no_resume() -> None:
@@ -258,7 +266,7 @@ def test_a_resume_is_not_judged_by_the_folds_before() -> None:
     launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
     state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
     assert not any(isinstance(event, e.ResumeVerified) for event in tell(state, b.rank(words=3)))
-    second = b.rank(words=8, train_ordinal=2)
+    second = b.rank(words=8, train_ordinal=2, first_step=8)
     told = tell(state, second, resumed_step=7)
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [True]
 

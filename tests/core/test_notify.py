@@ -36,7 +36,7 @@ def test_a_night_with_a_stall_in_five_lines() -> None:
     stalled, stuck, restarted, running, finished = (each.line for each in found)
     assert "stalled at step" in stalled
     assert "rank 0's worker 0 (pid 4250) is waiting for a Python lock" in stuck
-    assert "restarted from step 500 (checkpoint-500) as attempt 2" in restarted
+    assert "restarted to resume from step 500 (checkpoint-500) as attempt 2" in restarted
     assert "with num-workers-0" in restarted
     assert "running again at step" in running
     assert "The training succeeded after 1 restart" in finished

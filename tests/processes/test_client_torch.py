@@ -605,6 +605,74 @@ def test_a_save_into_an_open_file_is_recorded_when_that_is_closed(training: Trai
     assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)
 
 
+OWN_COUNT = """
+import json, os, shutil, sys, torch
+from watchdog_train.client import layout as L, resume, slot
+wanted = resume.order()
+torch.save([1.0] * 40, wanted["path"])
+found = []
+for loads, done, content, target in json.loads(sys.argv[1]):
+    for word in (L.W_BEGAN_ANEW, L.W_CONTINUED, L.W_RESUMED_STEP):
+        slot.words[word] = 0
+    resume._used = resume._settled = False
+    if loads:
+        shutil.copy(wanted["path"], "copy")
+        torch.load("copy")
+    slot.words[L.W_OPTIMIZER_STEPS] = done
+    resume.look_at_save(content, target)
+    words = slot.words
+    found.append([words[L.W_BEGAN_ANEW] > 0, words[L.W_CONTINUED] > 0, words[L.W_RESUMED_STEP]])
+    if resume._used:
+        os.unlink(resume._loaded_name())
+print(json.dumps(found))
+"""
+BEGAN, GOES_ON, UNKNOWN = (True, False), (False, True), (False, False)
+COUNTS = {
+    "s-40.pt": [
+        # What is loaded, optimizer steps done, what is saved, to which name: what that means.
+        (1, 10, {"step": 10}, "s-10.pt", BEGAN, 41),  # loaded only to look at it
+        (1, 40, {"step": 40}, "s-40.pt", BEGAN, 41),
+        (1, 10, {"step": 50}, "s-50.pt", GOES_ON, 41),
+        (1, 5, {"step": 38}, "s-38.pt", UNKNOWN, 41),  # it went back to the start of an epoch
+        (1, 20, {"step": 50}, "s-50.pt", GOES_ON, 41),  # two optimizers
+        (1, 10, {"weights": 1}, "s-10.pt", BEGAN, 41),  # by its name
+        (1, 10, {"weights": 1}, "other.pt", UNKNOWN, 41),
+        (1, 9, {"step": 1}, "s-10.pt", BEGAN, 41),
+        (0, 10, {"step": 10}, "s-10.pt", BEGAN, 0),
+        (0, 10, {"step": 10}, "s-10.pt.tmp", BEGAN, 0),
+        (0, 10, {"step": 50}, "s-50.pt", GOES_ON, 41),  # a reader of its own
+        (0, 50, {"step": 50}, "s-50.pt", UNKNOWN, 0),  # it may save at other times than before
+        (0, 10, {"step": 10}, "best-10.pt", UNKNOWN, 0),
+        (0, 10, {"step": 10}, "s-41.pt", UNKNOWN, 0),  # its number went on
+    ],
+    "fold_1/last.pt": [
+        (0, 10, {"step": 10}, "fold_2/last.pt", UNKNOWN, 0),
+        (0, 10, {"step": 10}, "fold_0/last.pt", BEGAN, 0),
+        (0, 10, {"step": 50}, "fold_1/last.pt", GOES_ON, 41),
+    ],
+    "step_40/state.pt": [
+        (0, 10, {"step": 10}, "step_10.part/state.pt", BEGAN, 0),
+        (0, 10, {"step": 10}, "tmp-step_10/state.pt", BEGAN, 0),
+        (0, 10, {"step": 50}, "step_50/state.pt", GOES_ON, 41),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_the_count_at_the_first_save_tells_whether_it_resumed(
+    name: str, training: Training
+) -> None:
+    """The training's own count, in the file or in its name; reading a file proves nothing."""
+    path = training.root / name
+    path.parent.mkdir(exist_ok=True)
+    training.resume = {
+        "via": "env", "format": "torch", "path": str(path), "step": 40, "counters": {"step": 40},
+    }  # fmt: skip
+    rows = COUNTS[name]
+    found = training.json(OWN_COUNT, json.dumps([row[:4] for row in rows]))
+    assert found == [[*row[4], row[5]] for row in rows]
+
+
 BEHIND = """
 import io, json, sys
 import torch

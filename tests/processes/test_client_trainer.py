@@ -287,6 +287,39 @@ def test_a_trainer_that_begins_again_is_told_at_its_first_step(
     assert training.json(BEGINS_AGAIN, words) == told
 
 
+DATED = """
+import json, sys
+import watchdog_train
+from watchdog_train.client import resume
+given, home, signature = json.loads(sys.argv[1])
+print(json.dumps(resume.checkpoint_for("hf", home, 1, given, signature) is not None))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "order", "resumes"),
+    [
+        ((None, "out-12-01", "a"), {}, True),  # the date is a part of its name
+        ((False, "out-12-01", "a"), {}, True),
+        ((True, "out-12-01", "a"), {}, False),  # the script resumes by itself
+        ((None, "out-12-01", "a"), {"sole": False}, False),  # maybe another fold
+        ((None, "out-12-01", "a"), {"ordinal": 2}, False),
+        ((None, "out-12-01", "b"), {}, False),
+        ((None, "out-11-30", "a"), {"sole": False}, True),
+    ],
+)
+def test_the_only_training_resumes_in_another_directory(
+    words: tuple[Any, str, str], order: dict[str, Any], resumes: bool, training: Training
+) -> None:
+    path = training.root / "out-11-30" / "checkpoint-20"
+    path.mkdir(parents=True)
+    training.resume = {
+        "via": "hook", "format": "hf", "path": str(path), "step": 20, "nth": 1, "ordinal": 1,
+        "output_dir": str(path.parent), "signature": "a", "sole": True,
+    } | order  # fmt: skip
+    assert training.json(DATED, json.dumps(words)) is resumes
+
+
 @pytest.mark.slow
 def test_one_process_of_an_attempt_resumes(training: Training, checkpoints: Path) -> None:
     """A pool that starts a process for each task: only the first of them goes on."""

@@ -41,7 +41,8 @@ def main() -> None:
     args = parser.parse_args()
     training = OneFile(0.02)
     own = training.path(0)
-    training.resume(own if args.own and os.path.exists(own) else args.resume)
+    path = own if args.own and os.path.exists(own) else args.resume
+    training.resume(None if args.begins_again else path)
     training.train(10)
     if args.begins_again and once("failed"):
         raise SystemExit(3)

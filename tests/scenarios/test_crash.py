@@ -390,7 +390,8 @@ def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> 
     assert (kept["step"], Path(kept["path"]).name) == (10, "last.pt"), run.describe()
     rejected = run.only("checkpoint_rejected")
     chosen = run.only("checkpoint_chosen")
-    assert (rejected["path"], chosen["path"]) == (kept["path"], kept["copy"])
+    assert run.only("checkpoint_restored")["copy"] == kept["copy"]
+    assert (rejected["path"], chosen["path"]) == (kept["path"], kept["path"])
     assert chosen["step"] == 10
     assert "at step 10" in run.stdout, run.describe()
     assert last_line(run.stdout).startswith("finished step=20 ")

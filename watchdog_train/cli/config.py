@@ -15,6 +15,7 @@ from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.config import ConfigError, dump_policy, explain, load
 from watchdog_train.config.text import shown_values
+from watchdog_train.errors import WtrainError
 from watchdog_train.explain.patience import table
 from watchdog_train.report.patience_text import learnt_object, learnt_text, table_text
 from watchdog_train.rules import RulesError, load_rules
@@ -66,15 +67,23 @@ def check(file: Path | None, as_json: bool) -> int:
     problems: list[object] = []
     code = 0
     try:
-        load_rules([file] if _holds_rules(file) else load(file).policy.evidence.rules_dirs)
-    except (RulesError, ConfigError) as error:
+        if _holds_rules(file):
+            load_rules([file])
+        else:
+            from watchdog_train.remedies.catalogue import refuse_unknown
+
+            policy = load(file).policy
+            load_rules(policy.evidence.rules_dirs)
+            refuse_unknown(policy)
+    except WtrainError as error:
         if not as_json:
             raise
         code = error.exit_code
+        found = error.problems if isinstance(error, RulesError | ConfigError) else ()
         problems = [
             _rule_problem(*problem) if isinstance(problem, tuple) else msgspec.to_builtins(problem)
-            for problem in error.problems
-        ]
+            for problem in found
+        ] or [_rule_problem(str(file), str(error))]
     if as_json:
         print_json(file=str(file), problems=problems)
     else:

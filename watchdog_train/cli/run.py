@@ -42,7 +42,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
         from watchdog_train.notify.channels import refuse_unusable
 
         refuse_unusable(loaded.policy.notify.urls)
-    check_command(command)
+    check_command(command, loaded.policy.recovery.resume_arg)
     options = _options(command)
     if detach:
         report = in_background(

@@ -67,6 +67,8 @@ ARRIVAL_WORDS = (38, 39, 42)
 W_LOCAL_WORLD = 44  # ranks that the launcher has started on this machine, where it says so
 W_SAVE_REFUSED = 45  # last save-request that the ranks of several supervisors found no step for
 W_STOP_REFUSED = 46
+W_LOAD_BEGUN = 52  # 1: it has begun to load the checkpoint that it is to resume from
+W_CONTINUED = 53  # 1: its own count is above that of the checkpoint at its first save
 W_DECIDING = 47  # number of the thread that has made the last beat or step, as this process has it
 
 ROLE_UNKNOWN, ROLE_LAUNCHER, ROLE_RANK, ROLE_WORKER, ROLE_OTHER = 0, 1, 2, 3, 4

@@ -76,6 +76,8 @@ def around_load(original):
 
     def wrapper(*args, **kwargs):
         token = None
+        # torch.load calls it f, safetensors filename.
+        read = resume.load_begins(args[0] if args else kwargs.get("f") or kwargs.get("filename"))
         try:
             if slot.supervised and slot.words[L.W_PHASE] not in (L.PHASE_TRAIN, L.PHASE_EVAL):
                 token = enter(L.PHASE_LOAD)
@@ -85,8 +87,7 @@ def around_load(original):
             result = original(*args, **kwargs)
         finally:
             leave(token)
-        # torch.load calls it f, safetensors filename.
-        resume.loaded(args[0] if args else kwargs.get("f") or kwargs.get("filename"))
+        resume.load_ended(read)
         return result
 
     return like(wrapper, original)

@@ -13,6 +13,7 @@ _MOST_PLACES = 1000
 # A time as a float of seconds is exact to less than a microsecond; no save takes as little as this.
 _SAME_MOMENT_S = 0.001
 _END_BYTES = 65536
+_UNDER_WAY = r"[._-](?:tmp|temp|part|partial|incomplete)[._-]?(?=/|$)|tmp[._-]"
 # For the supervisor to stop a training before its first save: it looks once a second.
 _HOLD_S = 20.0
 # By which the ranks of a job tell each other apart. Lightning starts its own with a local rank
@@ -80,12 +81,14 @@ def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
         if _used or wanted.get("format") != format_name or not _is_meant(wanted, nth, ordinal):
             return None
         by_hook = wanted.get("via") == "hook"
-        why = _why_not(wanted, output_dir, given, signature, by_hook)
-        if why is None and by_hook and not _claimed():
+        # A script that says so itself is left alone; its first step shows whether it resumed.
+        injects = by_hook and (given is None or given is False)
+        why = _why_not(wanted, output_dir, ordinal, given, signature)
+        if why is None and injects and not _claimed():
             why = "another process of this attempt has resumed from it already"
         if why is None:
             _awaited = wanted.get("step")
-            return wanted["path"] if by_hook else None
+            return wanted["path"] if injects else None
         # Of several trainings all but one are in other places; only the expected one is news.
         if by_hook and (why != _ELSEWHERE or wanted.get("ordinal") in (None, ordinal)):
             notes.note("not resumed: " + str(why))
@@ -95,14 +98,15 @@ def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
         return None
 
 
-def _why_not(wanted, output_dir, given, signature, by_hook):
+def _why_not(wanted, output_dir, ordinal, given, signature):
     """Why this training does not go on from the checkpoint, None where it should."""
     if not _same(wanted.get("output_dir") or os.path.dirname(wanted["path"]), output_dir):
-        return _ELSEWHERE
-    if given is not None and given is not False:
-        is_it = given is True or _same(given, wanted["path"])
-        if by_hook or not is_it:
-            return "the script says itself where to resume from"
+        # A directory with the date in its name is another one in each attempt.
+        known = wanted.get("ordinal") == ordinal == 1 and wanted.get("signature") == signature
+        if not (known and wanted.get("sole")):
+            return _ELSEWHERE
+    if given not in (None, False, True) and not _same(given, wanted["path"]):
+        return "the script says itself where to resume from"
     if not os.path.exists(wanted["path"]):
         return "the checkpoint is gone"
     if _is_written_over(wanted):
@@ -124,37 +128,94 @@ def first_step(step):
 def look_at_save(content, path):
     """A script that counts for itself is about to save: is it behind the checkpoint?
 
-    Only over that very file, by the numbers that both of them hold, at its first save, and only
-    where nothing was read that may have been a checkpoint.
+    Decided at its first save to such a name as the checkpoint's, by the numbers that both of them
+    hold, else by those in the names.
 
     Returns:
         the numbers by their names.
     """
     global _settled
-    if type(content) is not dict:
-        return {}
     counters = {}
-    for name in L.STEP_NAMES + L.EPOCH_NAMES:
+    for name in L.STEP_NAMES + L.EPOCH_NAMES if type(content) is dict else ():
         value = content.get(name)
         if type(value) is int and 0 <= value < L.MOST_COUNTED:
             counters[name] = value
     wanted = order()
-    before = wanted.get("counters")
-    if not before or _used or _settled:
+    if not wanted or _settled or wanted.get("format") in ("hf", "lightning"):
         return counters
     if not isinstance(path, (str, os.PathLike)):
         path = getattr(path, "name", "")  # an open file
-    # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
-    if not os.path.realpath(path).startswith(os.path.realpath(wanted["path"])):
+    named = _numbers(os.path.realpath(path), os.path.realpath(wanted["path"]))
+    if named is None:
         return counters
-    if os.path.exists(_loaded_name()):
+    if not _used and os.path.exists(_loaded_name()):
+        _settled = True  # another process of this attempt resumes
+        return counters
+    before = wanted.get("counters") or {}
+    pairs = [(name, counters[name], before[name]) for name in counters if name in before]
+    done = slot.words[L.W_OPTIMIZER_STEPS]
+    if not pairs:
+        # Numbers in names count steps where this process has made as many.
+        pairs = [
+            ("step", now, then)
+            for now, then in named
+            if then == wanted.get("step") and now in (done, done - 1)
+        ]
+    if not pairs and not _used and wanted.get("unkept") and os.path.exists(path):
+        # It would be lost: there is no copy of the checkpoint, and nothing says that it resumed.
+        slot.words[L.W_BEGAN_ANEW] = done + 1
+    elif pairs:
         _settled = True
-        return counters
-    pairs = [(counters[name], before[name]) for name in counters if name in before]
-    if all(now <= then for now, then in pairs) and any(now < then for now, then in pairs):
-        slot.words[L.W_BEGAN_ANEW] = pairs[0][0] + 1
-    _settled = bool(pairs)
+        _judge(pairs, done, any(now > then for now, then in named))
     return counters
+
+
+def _judge(pairs, done, other):
+    """Compare the counts at the first save with the checkpoint's: (name, now, then).
+
+    Args:
+        pairs: never empty.
+        done: optimizer steps of this process.
+        other: a number in the name is higher: if the count is lower, it is of another fold.
+    """
+    epochs = [(now, then) for name, now, then in pairs if name in L.EPOCH_NAMES]
+    steps = [(now, then) for name, now, then in pairs if name in L.STEP_NAMES]
+    counts = epochs + steps
+    lower = all(now <= then for now, then in counts) and any(now < then for now, then in counts)
+    if _used:
+        # It has read the checkpoint: to resume at the start of an epoch, or only to look at it.
+        began = [now < then and 0 < now <= done for now, then in steps]
+        lower = lower and (any(now < then for now, then in epochs) or (not epochs and all(began)))
+    # A count that is not above the checkpoint's after as many steps has begun at zero.
+    again = [now == then and 0 < now <= done for now, then in steps]
+    if (lower or (again and all(again) and len(again) == len(counts))) and not other:
+        slot.words[L.W_BEGAN_ANEW] = counts[-1][0] + 1
+        return
+    from_zero = bool(steps) and not epochs and all(now <= done for now, _ in steps)
+    if any(now > then for now, then in epochs or steps) and not (lower or from_zero):
+        slot.words[L.W_CONTINUED] = 1
+        if not _used and steps and abs(steps[0][0] - done - steps[0][1]) <= 1:
+            # The load was not seen; its step is what this process counts on from.
+            slot.words[L.W_RESUMED_STEP] = steps[0][1] + 1
+
+
+def _numbers(path, wanted):
+    """Numbers of the same places in both names, (now, then); None for another kind of name.
+
+    A save may still have a name for what is under way: step_80.part/, ckpt.pt.tmp.
+    """
+    import re
+
+    one, other = path.split(os.sep), wanted.split(os.sep)
+    if len(one) == len(other) + 1:
+        one = one[:-1]  # of a checkpoint that is a folder
+    if len(one) != len(other) or one[:-2] != other[:-2]:
+        return None
+    one, other = (re.sub(_UNDER_WAY, "", "/".join(each[-2:]).lower()) for each in (one, other))
+    if re.sub("[0-9]+", "#", one) != re.sub("[0-9]+", "#", other):
+        return None
+    now, then = (map(int, re.findall("[0-9]+", each)) for each in (one, other))
+    return list(zip(now, then))  # noqa: B905 - for Python 3.8
 
 
 def hold_save():
@@ -242,40 +303,69 @@ def injected():
         step = order().get("step")
         # That it was loaded is news also where nobody knows its step.
         slot.words[L.W_RESUMED_STEP] = 1 + (max(0, step) if isinstance(step, int) else 0)
+        slot.words[L.W_LOAD_BEGUN] = 1
         notes.note("resumed from " + order()["path"])
     except Exception:
         pass
 
 
 def loaded(source):
-    """The script has read a file; was it the checkpoint that this attempt resumes from?
+    """The script has read a file; was it the checkpoint that this attempt resumes from?"""
+    load_ended(load_begins(source))
 
-    For a script that is given the path by an argument this is the proof that it has used it, and
-    what its own count of optimizer steps, which begins again at zero, has to be added to.
+
+def load_begins(source):
+    """The script begins to read a file: True for the checkpoint that this attempt resumes from.
+
+    Also for a copy of it, by size and end. False for another that may be a checkpoint.
     """
-    global _settled
     try:
         wanted = order()
         if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
-            return
-        if hasattr(source, "getbuffer"):
-            if _holds(source, wanted["path"]):
-                _is_loaded()
-            else:
-                _settled = True
-            return
-        if not isinstance(source, (str, os.PathLike)):
-            source = getattr(source, "name", None)  # an open file
-        if not isinstance(source, (str, os.PathLike)):
-            _settled = True
-            return
-        path = os.path.realpath(source)
-        if _same(path, wanted["path"]) or _same(os.path.dirname(path), wanted["path"]):
+            return None
+        found = _is_wanted(source, wanted["path"])
+        if found:
+            slot.words[L.W_LOAD_BEGUN] = 1
+        return found
+    except Exception:
+        return None
+
+
+def load_ended(found):
+    """It has read it, without an exception.
+
+    For a script that is given the path by an argument this is what its own count of optimizer
+    steps, which begins again at zero, has to be added to. That it resumed is not proven by it.
+    """
+    global _settled
+    try:
+        if found:
             _is_loaded()
-        elif _same(os.path.dirname(path), os.path.dirname(os.path.realpath(wanted["path"]))):
+        elif found is False:
             _settled = True
     except Exception:
         pass
+
+
+def _is_wanted(source, wanted):
+    if hasattr(source, "getbuffer"):
+        with source.getbuffer() as view:
+            return _holds(view, len(view), wanted)
+    if not isinstance(source, (str, os.PathLike)):
+        source = getattr(source, "name", None)  # an open file
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    path = os.path.realpath(source)
+    if _same(path, wanted) or _same(os.path.dirname(path), wanted):
+        return True
+    if os.path.isfile(path) and os.path.isfile(wanted):
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - _END_BYTES))
+            if _holds(file.read(_END_BYTES), size, wanted):
+                return True
+    beside = _same(os.path.dirname(path), os.path.dirname(os.path.realpath(wanted)))
+    return False if beside else None
 
 
 def _is_loaded():
@@ -291,15 +381,13 @@ def _loaded_name():
     return os.path.join(slot.slot_dir, "loaded-" + str(slot.attempt))
 
 
-def _holds(memory, path):
-    """Whether a BytesIO holds this file: by its size and its end, where a zip has its checksums."""
-    with memory.getbuffer() as view, open(path, "rb") as file:
-        size = len(view)
+def _holds(end, size, path):
+    """Whether a file has this size and end, where a zip has its checksums."""
+    with open(path, "rb") as file:
         if not size or size != os.fstat(file.fileno()).st_size:
             return False
-        begin = max(0, size - _END_BYTES)
-        file.seek(begin)
-        return file.read(_END_BYTES) == view[begin:].tobytes()
+        file.seek(max(0, size - _END_BYTES))
+        return file.read(_END_BYTES) == bytes(end[-_END_BYTES:])
 
 
 def is_the_one(path):

@@ -180,7 +180,7 @@ def _check_resume_arg(text: str) -> None:
         "its checkpoint itself"
     )
     try:
-        words = shlex.split(text)
+        words = [word for word in shlex.split(text) if word.strip("-")]
     except ValueError as error:
         message = f"'{text[:40]}' cannot be split into arguments: {error}".rstrip(".")
         raise BadValueError(message, hint=hint) from error

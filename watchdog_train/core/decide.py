@@ -181,6 +181,8 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
     if any(each.code != 0 for each in ended.values()):
         events += lost_tasks(observation)
+    said = [one for sight in observation.trees for one in sight.last_words or sight.sample.members]
+    heard = [one.slot for one in said if one.slot is not None]
     exits = (
         e.AttemptExited(
             where=written(host),
@@ -189,6 +191,9 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
             how_known=status.how_known,
             step=step,
             error=Why("behind-exit-0", end=status.behind) if status.behind is not None else None,
+            load_begun=any(slot.load_begun for slot in heard),
+            saves=sum(slot.saves_ended for slot in heard),
+            trainings=max((slot.train_ordinal for slot in heard), default=0),
         )
         for host, status in ended.items()
     )

@@ -78,12 +78,14 @@ def permanent_lines(state: State, script_lines: ScriptLines) -> dict[str, str]:
 def origin_words(plan: Plan) -> str:
     """Where an attempt starts: what wtrain did not hand over, only the script can choose."""
     used = plan.checkpoint
-    if plan.resume_via in ("script", "env"):
-        newest = "" if used is None else f"; the newest checkpoint is of {step_words(used.step)}"
-        return f"where its script decides{newest}"
+    where = "" if used is None else f"{step_words(used.step)} ({words.last_part(used.path)})"
+    if plan.resume_via == "script":
+        return f"where its script decides{where and f'; the newest checkpoint is {where}'}"
     if used is None:
         return "from the beginning"
-    return f"from {step_words(used.step)} ({words.last_part(used.path)})"
+    if plan.resume_via == "env":
+        return f"without a known way to resume from {where}"
+    return f"to resume from {where}"
 
 
 def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:

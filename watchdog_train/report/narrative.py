@@ -284,6 +284,8 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
             seen = f"first look after {duration(event.after_s)}"
             saves = "; Ctrl-C saves and stops" if event.can_save else ""
             yield f"training is at step {words.number(event.step)} ({seen}){saves}"
+            if event.resume is not None and len(state.attempts) == 1:
+                yield f"Resume: {why_text(event.resume)}"
         case e.HookNotArmed():
             what = f"the hook of {clean(event.hook, 60)} is not armed"
             yield f"notice: {what}: {why_text(event.why)}; weaker signals are used instead"

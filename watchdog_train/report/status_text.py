@@ -113,6 +113,7 @@ def status_text(
         *notice_rows(state),
         *_rank_rows(state, live, paint),
         *_place_rows(state, live, paint),
+        ("Resume", why_text(state.resume_way) if state.resume_way and not state.finished else ""),
         ("Checkpoint", _checkpoint_line(state, live)),
         ("Settings", _settings_line(state)),
         *_stall_rows(state, live, paint, zone),

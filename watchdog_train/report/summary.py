@@ -51,6 +51,7 @@ def opening_lines(
     return prefixed(
         f"{run}, files in {words.short_path(files, state.cwd)}",
         _on_a_hang(policy),
+        *((f"Resume: {why_text(state.resume_way)}",) if state.resume_way else ()),
         *_own_restarts(state.launcher),
         "wtrain status | Ctrl-C stops, twice kills",
     )

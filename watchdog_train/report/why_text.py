@@ -133,15 +133,24 @@ SENTENCES: dict[WhyCode, str] = {
     "option-decides": "{option} decides what is loaded",
     "only-variable": "only WTRAIN_RESUME_FROM names it: unless the script reads that or resumes by "
     "itself, training begins from its start",
-    "no-option-known": "no such option of the script is known",
-    "option-would-pass": '--resume-arg "--resume {{checkpoint}}" would pass it',
+    "no-option-known": "no option of the script that resumes is known",
+    "not-through-shell": 'nothing can be added to `bash -c "..."`: start a script file, or resume '
+    "from WTRAIN_RESUME_FROM",
+    "not-through-program": "a shell script or another program starts it and may not pass an option "
+    "on: if it does, --resume-arg names the option",
+    "resume-adds": "a restart adds {option} to the command",
+    "resume-by-hook": "a restart hands the newest valid checkpoint to the Trainer",
+    "resume-later": "not known before the first step, which shows the script's options",
+    "resume-unknown": "no way is known: unless the script resumes by itself, a restart begins at "
+    "step 0",
     "option-resumes": 'the script knows {names}: --resume-arg "{option}" would resume',
     "option-may-resume": 'the script knows {names}: --resume-arg "{option}" would resume, if that '
     "is what it means",
     "put-back": "to resume from it at that path: {copy}",
     "own-count": "the training's own count is at step {step}",
     "no-load-seen": "no load of it was seen",
-    "loaded": "the training loaded the checkpoint",
+    "loaded": "the training loaded the checkpoint and counts on from it",
+    "loaded-only": "the checkpoint was loaded, but no step count of the training's own was seen",
     "loaded-but-at": "the checkpoint was loaded, but the step counter is at {step}",
     "rank-not-loaded": "rank {rank} has not loaded what other ranks go on from",
     "first-step-behind": "the training's own first step lies behind the checkpoint's",

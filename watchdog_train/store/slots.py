@@ -147,6 +147,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         local_world=words[layout.W_LOCAL_WORLD] or None,
         progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
         step=_step(words),
+        own_began=_own_began(words),
         total_steps=_total_steps(words),
         phase=_PHASES[phase] if phase < len(_PHASES) else "unknown",
         last_beat_ns=max(words[word] for word in (layout.W_LAST_BEAT_NS, *layout.ARRIVAL_WORDS)),
@@ -168,7 +169,7 @@ _AS_IT_IS = _words_of(
     "pid", "start", "attempt", "phase_entries", "milestone", "batch_ns", "backward_ns",
     "backward_end_ns", "expect_until_ns", "saves_begun", "saves_ended", "save_answered",
     "stop_answered", "save_refused", "stop_refused", "dump_answered", "settings_taken",
-    "train_ordinal",
+    "train_ordinal", "load_begun", "continued",
 )  # fmt: skip
 _LESS_ONE = _words_of("rank", "local_rank", "worker", "resumed_step", "first_step", "began_anew")
 """Words in which zero means "not said"."""
@@ -188,6 +189,18 @@ def _step(words: tuple[int, ...]) -> int | None:
         return words[layout.W_OPTIMIZER_STEPS] + words[layout.W_BAR_OFFSET] - 1
     # A plain loop's count begins again in every process; the checkpoint it has read goes before.
     return words[layout.W_OPTIMIZER_STEPS] + max(0, words[layout.W_RESUMED_STEP] - 1)
+
+
+def _own_began(words: tuple[int, ...]) -> int | None:
+    """The step after the first one of this process, by a count that the training keeps itself."""
+    if words[layout.W_FIRST_STEP]:
+        return words[layout.W_FIRST_STEP] - 1
+    if words[layout.W_TRAIN_ORDINAL]:
+        return None
+    if words[layout.W_FRAMEWORK_STEP]:
+        done = max(words[layout.W_OPTIMIZER_STEPS], words[layout.W_BEATS])
+        return words[layout.W_FRAMEWORK_STEP] - done
+    return words[layout.W_BAR_OFFSET] or None
 
 
 def _total_steps(words: tuple[int, ...]) -> int | None:

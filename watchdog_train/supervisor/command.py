@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
-from watchdog_train.core.starting.command_line import PythonTarget, python_target
+from watchdog_train.core.recovery.plans import AUTO_RESUME
+from watchdog_train.core.starting.command_line import PythonTarget, python_target, script_words
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.log_lines import MAX_LINE_BYTES
 
@@ -21,7 +26,7 @@ _FIND_MODULE = (
 )
 
 
-def check_command(command: tuple[str, ...]) -> None:
+def check_command(command: tuple[str, ...], resume_arg: str | None = None) -> None:
     """Refuse what cannot be started.
 
     Raises:
@@ -41,6 +46,14 @@ def check_command(command: tuple[str, ...]) -> None:
             reference="unknown-option",
         )
     _refuse_what_cannot_be_recorded(command)
+    if resume_arg not in (None, AUTO_RESUME) and script_words(command).receiver == "nobody":
+        raise WtrainError(
+            "--resume-arg cannot be added to the text of a shell",
+            context=shlex.join(command)[:200],
+            hint='put the text into a file that ends in `python train.py "$@"`, and run that: '
+            "wtrain run -- bash run.sh",
+            reference="resume-arg-shell",
+        )
     found = shutil.which(program)
     if found is not None:
         _refuse_missing_target(found, command)
@@ -63,9 +76,20 @@ def check_command(command: tuple[str, ...]) -> None:
         )
     raise WtrainError(
         f"command not found: {program}",
-        hint="is its environment active? `which` shows where your shell finds a program",
+        hint=_near(program, os.environ.get("PATH", "").split(os.pathsep))
+        or "is its environment active? `which` shows where your shell finds a program",
         reference="command-not-found",
     )
+
+
+def _near(name: str, folders: Iterable[str]) -> str | None:
+    """A question that names a file of one of these folders with nearly this name."""
+    found: set[str] = set()
+    for folder in folders:
+        with suppress(OSError):
+            found.update(os.listdir(folder))
+    near = difflib.get_close_matches(name, sorted(found), n=1, cutoff=0.7)
+    return f"did you mean {near[0]}?" if near else None
 
 
 def _refuse_missing_target(python: str, command: tuple[str, ...]) -> None:
@@ -77,7 +101,8 @@ def _refuse_missing_target(python: str, command: tuple[str, ...]) -> None:
         raise WtrainError(
             f"there is no script {target.name}",
             context=f"in {os.getcwd()}",
-            hint="check the name and the directory",
+            hint=_near(os.path.basename(target.name), [os.path.dirname(target.name) or "."])
+            or "check the name and the directory",
             reference="script-not-found",
         )
     if target.is_module and not _has_module(python, target):

@@ -138,6 +138,7 @@ def training_environment(
     slot_dir: Path | None,
     plan: Plan,
     hold_saves: bool = False,
+    unkept: bool = False,
 ) -> dict[str, str]:
     """The user's environment, the plan's changes to it, and what the client reads."""
     not_its_own = {*PER_ATTEMPT_NAMES, JOB_KEY}
@@ -167,11 +168,13 @@ def training_environment(
                 "output_dir": plan.checkpoint.home or os.path.dirname(plan.checkpoint.path),
                 "ordinal": plan.checkpoint.ordinal,
                 "nth": plan.checkpoint.nth,
+                "sole": plan.sole,
                 "signature": plan.checkpoint.signature,
                 "saved_at": plan.checkpoint.saved_at,
                 "recorded": plan.checkpoint.how_checked == "recorded",
                 "counters": plan.checkpoint.counters,
                 "hold": hold_saves,
+                "unkept": unkept,
             }
         )
     _record_collectives(env)

@@ -183,7 +183,9 @@ class Supervisor:
         self._vitals.tell(self.state)
         for noticed in (*self._verdict.finish(self.state), *self._guilty.finish(self.state)):
             self.record(noticed)
-        if self.state.outcome == "succeeded":
+        last = self.state.attempt
+        sure = last is None or last.plan.checkpoint is None or last.resume == "verified"
+        if self.state.outcome == "succeeded" and sure:
             remove_copies(self._context.directory)
         self._context.display.drain(time.monotonic() + DRAIN_S)
         for told in (*self._commands.poll(), *self._notifier.finish(self.state)):

@@ -19,6 +19,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.pauses import allowed_s
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import plans
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
@@ -256,6 +257,9 @@ class RunSession:
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
                 wtrain_version=watchdog_train.__version__,
                 launcher=launcher,
+                resume=plans.way(
+                    State(argv=argv), self.context.policy.recovery.resume_arg, (), None
+                ),
                 learnt=tuple(filter(allowed_s, pauses.known())),
             )
         )

@@ -54,6 +54,8 @@ class FirstStep(Event):
     pid: int
     step: int
     after_s: float
+    resume: Why | None = None
+    """How a restart will resume."""
     can_save: bool = False
     """A hook of a framework listens for requests to save."""
 
@@ -119,4 +121,10 @@ class AttemptExited(TreeEvent):
     """keeper-file, keeper; after the keeper's death parent (this supervisor had become its parent)
     or kernel; gone: nobody knows; not-started."""
     step: int | None
+    load_begun: bool = False
+    """A process had begun to load the checkpoint of the plan."""
+    saves: int = 0
+    """Saves that had ended."""
+    trainings: int = 0
+    """Calls of train() or fit() of a framework, in one process at most."""
     error: Why | None = None

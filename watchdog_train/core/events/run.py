@@ -21,6 +21,8 @@ class RunStarted(Event):
     wtrain_version: str
     launcher: Launcher | None = None
     """What starts the ranks, where the command tells."""
+    resume: Why | None = None
+    """How a restart will resume, as far as the command tells."""
     learnt: tuple[Pause, ...] = ()
     """Pauses of earlier runs that earn their places more patience."""
 

@@ -62,7 +62,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 first_step=event.step,
                 can_save=event.can_save,
             )
-            return _step_reached(state, event.step)
+            return _step_reached(_replace(state, resume_way=event.resume), event.step)
         case e.Progress():
             state = _replace(
                 state,
@@ -72,6 +72,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 members=records.members(state.members, event) if event.is_census else state.members,
             )
             state = records.paced(state, event.progress.steps_s)
+            if any(group.phase in ("train", "eval", "checkpoint") for group in event.ranks):
+                state = records.attempt(state, trained=True)
             return _step_reached(state, event.progress.step)
         case e.Milestones():
             options = event.resume_options or state.resume_options
@@ -171,6 +173,7 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         options=event.options,
         launcher=event.launcher,
         learnt=event.learnt,
+        resume_way=event.resume,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
     )
@@ -216,6 +219,13 @@ def _rejected(state: State, event: e.CheckpointRejected) -> State:
 
 def _exited(state: State, event: e.AttemptExited) -> State:
     state = _step_reached(state, event.step)
+    if (last := state.attempt) is not None:
+        state = records.attempt(
+            state,
+            load_begun=last.load_begun or event.load_begun,
+            trainings=max(last.trainings, event.trainings),
+            saves=max(last.saves, event.saves),
+        )
     return _replace(
         records.trees(
             state,

@@ -154,6 +154,10 @@ class Tree(Value):
         return self.ended and self.code != 0
 
 
+LONG_ATTEMPT_S = 900.0
+"""A start that hangs is called a stall before: 150 s without steps, 15 minutes for a poll."""
+
+
 class AttemptRecord(Value, dict=True):
     """One attempt, from its plan to its end."""
 
@@ -167,6 +171,14 @@ class AttemptRecord(Value, dict=True):
     first_step_s: float | None = None
     first_step: int | None = None
     last_step: int | None = None
+    trained: bool = False
+    """A rank was seen in training, evaluation or a save, whether or not its steps are counted."""
+    load_begun: bool = False
+    """It had begun to load the checkpoint of its plan."""
+    saves: int = 0
+    """Saves that had ended when it did."""
+    trainings: int = 0
+    """Calls of train() or fit() in one process, at most."""
     stall_id: str | None = None
     """The stall that ended it, None when it ended by itself."""
     crash_id: str | None = None
@@ -181,6 +193,12 @@ class AttemptRecord(Value, dict=True):
     fastest_steps_s: float | None = None
     """The best pace that was recorded, steps a second."""
     resume: ResumeVerdict | None = None
+
+    @property
+    def began(self) -> bool:
+        """It came to its training, as far as steps, phases and its length tell."""
+        long = self.ended and self.ended_mono - self.launching_mono >= LONG_ATTEMPT_S
+        return self.first_step is not None or self.trained or long
 
     @cached_property
     def by_host(self) -> dict[str, Tree]:
@@ -352,6 +370,8 @@ class State(Value):
     places: tuple[RankPlaces, ...] = ()
     """Milestones as recorded last."""
     places_mono: float = 0.0
+    resume_way: Why | None = None
+    """How a restart will resume, as far as it is known."""
     resume_options: tuple[str, ...] = ()
     """Arguments by which the script may resume, as an attempt has shown them last."""
     hooks: tuple[HookNotArmed, ...] = ()

@@ -101,6 +101,12 @@ class SlotReading(Value):
     resumed_step: int | None = None
     first_step: int | None = None
     """The framework's step after the first one of the newest training, None before it."""
+    own_began: int | None = None
+    """The step after the first one of this process, by a count that the training keeps itself."""
+    load_begun: int = 0
+    """1: it has begun to load the checkpoint that it is to resume from."""
+    continued: int = 0
+    """1: at its first save its own count was above that of the checkpoint."""
     began_anew: int | None = None
     """A step by which it has told that it did not resume from the checkpoint that it should."""
 

@@ -206,5 +206,7 @@ class Plan(Value):
     checkpoint: CheckpointRef | None
     resume_via: ResumeVia
     remedies: tuple[RemedyUse, ...]
+    sole: bool = False
+    """The attempts so far began one training each, and the checkpoint is of it."""
     resume_arg: str | None = None
     """The arguments in argv that resume, {checkpoint} for the path that it was given."""

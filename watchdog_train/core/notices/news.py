@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.events.stall import NoticeKind
@@ -14,7 +13,6 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     RunProgress,
     Sample,
-    SlotReading,
     Why,
     WhyCode,
     by_phase,
@@ -24,6 +22,7 @@ from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery import plans
 from watchdog_train.core.recovery.kill import live
 from watchdog_train.core.requests.request_answers import answers
 
@@ -35,7 +34,6 @@ SELDOM_SHARE, SELDOM_S = 0.01, 240.0
 week stays short, and its newest pace is recent."""
 SAID_SLEEP_S = 30.0
 """A look of ours that is late by less is not worth a word; a sleep of the machine always is."""
-_OPTIMIZER_STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
 
@@ -66,6 +64,12 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
                 pid=member.member.pid,
                 step=step,
                 after_s=after_s,
+                resume=plans.way(
+                    state,
+                    policy.recovery.resume_arg,
+                    observation.resume_options or state.resume_options,
+                    max(slot.train_ordinal for _, slot in ranks),
+                ),
                 can_save=any(slot.can_save for _, slot in ranks),
             )
         )
@@ -180,30 +184,30 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
                 expected_step=expected, first_step=anew, ok=False, contradicted=True, why=why
             )
         ]
-    if attempt.resume is not None:
+    if attempt.resume == "verified":
         return []
+    told = [slot for _, slot in observation.sample.judged]
     loaded = observation.resumed_step is not None
     to_come = _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal)
     if step is None or (to_come and not loaded):
         return []
     # Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
-    first = min(
-        filter(None, (_began_at(slot) for _, slot in observation.sample.judged)), default=None
-    )
-    if loaded:
-        ok = expected is None or step >= expected
-        why = Why("loaded")
-        anew = _began_anew(observation.sample, expected)
-        if not ok:
-            why = Why("loaded-but-at", step=step)
-        elif anew is not None:
-            ok = False
-            why = Why("rank-not-loaded", rank=anew).plus(said(observation.not_resumed))
-    elif expected is not None and first is not None and first > expected:
-        ok, why = True, Why("first-step-behind")
+    first = min((slot.own_began for slot in told if slot.own_began is not None), default=None)
+    seen = step if first is None else first
+    anew = _began_anew(observation.sample, expected)
+    goes_on = first is not None and first > (expected or 1)
+    if anew is not None and loaded:
+        ok, why = False, Why("rank-not-loaded", rank=anew).plus(said(observation.not_resumed))
+    elif goes_on or any(slot.continued for slot in told):
+        ok, why = True, Why("loaded" if loaded else "first-step-behind")
+    elif loaded and first is None and not any(slot.saves_ended for slot in told):
+        return []  # its first save may tell
+    elif loaded:
+        ok, why = False, Why("loaded-but-at", step=seen) if first else Why("loaded-only")
     else:
         ok, why = False, Why("valid-existed").plus(_not_loaded(observation))
-    seen = step if first is None else first
+    if attempt.resume is not None and not ok:
+        return []
     return [e.ResumeVerified(expected_step=expected, first_step=seen, ok=ok, why=why)]
 
 
@@ -215,9 +219,10 @@ def _not_loaded(observation: Observation) -> Why:
 def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
     """The step by which the training says that it did not resume; None where any rank did."""
     told = [slot for _, slot in sample.judged]
+    looked = any(slot.began_anew is not None and slot.load_begun for slot in told)
     resumed = any(
         (slot.first_step is not None and expected is not None and slot.first_step >= expected)
-        or (slot.resumed_step is not None and not slot.train_ordinal)
+        or (slot.resumed_step is not None and not slot.train_ordinal and not looked)
         for slot in told
     )
     steps = [slot.began_anew for slot in told if slot.began_anew is not None]
@@ -234,14 +239,6 @@ def _began_anew(sample: Sample, expected: int | None) -> int | None:
     if expected is None or all(first <= expected for _, first in told):
         return None
     return next((rank for rank, first in told if first < expected), None)
-
-
-def _began_at(slot: SlotReading) -> int | None:
-    """The step after the first one of the training, as its process tells it."""
-    if slot.first_step is not None or slot.step is None:
-        return slot.first_step
-    # A plain loop: where its progress bar stood before the first step of this process.
-    return slot.step - slot.progress[_OPTIMIZER_STEPS] + 1
 
 
 def _is_to_come(sample: Sample, ordinal: int | None) -> bool:

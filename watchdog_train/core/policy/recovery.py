@@ -93,7 +93,7 @@ class Recovery(Section):
             "that finds its checkpoint itself needs none; auto: the option of the script's own "
             "parser (argparse) by which it resumes"
         ),
-    ] = None
+    ] = "auto"
     keep_bytes: Annotated[
         int,
         Meta(

@@ -119,7 +119,7 @@ def _plan_again(
             guilty=of_the_culprit(state) if elsewhere else (),
             consumes=("survey",),
         )
-    restoring = keeping.restore(observation, state, step.plan)
+    restoring = keeping.restore(observation, state, step.plan, policy.recovery.resume_arg)
     if restoring is not None:
         return restoring
     events: list[e.AnyEvent] = [*step.rejected]

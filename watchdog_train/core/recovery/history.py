@@ -86,7 +86,7 @@ class Case(Value):
             return None
         return Crash(
             fact=fact,
-            began=self.attempt.first_step is not None or fact.step is not None,
+            began=self.attempt.began or fact.step is not None,
             repeated=self._repeated(fact),
             resume_added=self.attempt.plan.resume_arg is not None,
         )
@@ -177,8 +177,8 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
     spoiled: set[str] = set()
     began = False
     for before, after in itertools.pairwise(attempts):
-        began = began or before.first_step is not None or before.stall_id is not None
-        crashed = after.first_step is None and after.stall_id is None and after.ended
+        began = began or before.began or before.stall_id is not None
+        crashed = not after.began and after.stall_id is None and after.ended
         no_further = (after.last_step or 0) <= (before.last_step or 0)
         if (began and crashed) or (_slowed(before, after) and no_further):
             spoiled |= ids(after.plan) - ids(before.plan)
@@ -226,7 +226,7 @@ def tries(case: Case) -> tuple[AttemptRecord, ...]:
 def within_limits(case: Case) -> bool:
     """Whether the same plan may be tried once more."""
     spent = tries(case)
-    early = sum(attempt.first_step is None for attempt in spent)
+    early = sum(not attempt.began for attempt in spent)
     return early < EARLY_LIMIT and len(spent) < STUCK_LIMIT
 
 

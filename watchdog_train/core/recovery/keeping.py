@@ -19,6 +19,7 @@ from watchdog_train.core.model import Plan, Sample, SaveRecord, said
 from watchdog_train.core.model.recovery import SUFFIXES
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
+from watchdog_train.core.recovery.plans import AUTO_RESUME
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
 MOST_PATHS = 2
@@ -111,16 +112,29 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return None
     if policy.recovery.keep_bytes == 0 or policy.recovery.observe:
         return None
-    if kept.saved_at == used.saved_at if kept is not None else _has_number(used.path):
+    # A restart from the beginning saves under the same numbers again.
+    numbered = _has_number(used.path) and plan.resume_via != "env"
+    if kept.saved_at == used.saved_at if kept is not None else numbered:
         return None
     save = SaveRecord(path=used.path, format=used.format, step=used.step)
     return KeepCopy(save=save)
 
 
-def restore(observation: Observation, state: State, plan: Plan) -> Action | None:
+def unkept(state: State, plan: Plan) -> bool:
+    """Whether the attempt may begin at step 0 and save over a checkpoint that is kept nowhere."""
+    used = plan.checkpoint
+    if used is None or plan.resume_via != "env" or used.copy_of is not None:
+        return False
+    return all((one.path, one.saved_at) != (used.path, used.saved_at) for one in state.kept)
+
+
+def restore(
+    observation: Observation, state: State, plan: Plan, resume_arg: str | None = None
+) -> Action | None:
     """Put a kept copy back where the script opens its own path and that is torn; once.
 
-    Also where the next attempt is told of another checkpoint: it may not listen.
+    Also where the next attempt is told of another one, unless by the user's own --resume-arg: it
+    may not listen.
     """
     used, told, survey = plan.checkpoint, observation.restored, observation.survey
     if told is not None:
@@ -128,7 +142,8 @@ def restore(observation: Observation, state: State, plan: Plan) -> Action | None
         # What is at the path now is for another scan to say.
         done = told.problem is None
         return Record(events=(event,), consumes=("restore", "survey") if done else ("restore",))
-    if used is None or plan.resume_via not in ("env", "script"):
+    given = plan.resume_via == "argv" and resume_arg != AUTO_RESUME
+    if used is None or given or plan.resume_via == "hook":
         return None
     if "restore" in observation.running:
         return Wait(until=observation.now + 0.05)

@@ -299,7 +299,7 @@ def _resume_arg(case: Case) -> str | None:
     own where we know none.
     """
     given, last = case.policy.recovery.resume_arg, case.attempt
-    failed = last.plan.resume_arg is not None and last.first_step is None
+    failed = last.plan.resume_arg is not None and not last.began
     refused = given == plans.AUTO_RESUME and last.code == _USAGE_ERROR
     # Of a program without heartbeats no first step is ever seen.
     found_none = last.plan.checkpoint is None and last.first_beat_s is not None
@@ -316,7 +316,8 @@ def _what_happened(case: Case) -> Why:
     elif case.stalled:
         code = "attempt-stood-still" if case.rank_end is not None else "attempt-hung"
     stall = case.stall if case.stalled else None
-    trained = attempt.last_step is None and stall is not None and stall.phase == "train"
+    in_training = stall is not None and stall.phase == "train"
+    trained = attempt.last_step is None and (in_training or attempt.began)
     return Why(
         code,
         attempts=(attempt.attempt,),

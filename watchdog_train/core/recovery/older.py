@@ -13,6 +13,8 @@ from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Why
 
 BY_A_CHECKPOINT = (None, "nan-loss")
 """Causes that a checkpoint may have; any other is known not to be its fault: a port, a GPU."""
+LOADS_SEEN = ("hf", "lightning", "accelerate", "torch", "safetensors")
+"""Formats whose loading is hooked: an attempt in which none began has not failed by it."""
 TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
 
@@ -25,7 +27,7 @@ def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
     """
     last = attempts[-1] if attempts else None
     # What was not loaded is not to blame, and an older one would not be loaded, either.
-    if last is None or last.plan.checkpoint is None or last.resume == "contradicted":
+    if last is None or last.plan.checkpoint is None or not _used(last):
         return None
     used = [one.plan.checkpoint for one in attempts if _end(one) == _end(last)]
     files = Counter((one.path, one.saved_at) for one in used if one is not None)
@@ -48,6 +50,7 @@ def why_spent(
         if attempt.plan.checkpoint is not None
         and _is_same(attempt.plan.checkpoint, finding)
         and _end(attempt) is not None
+        and _used(attempt)
     ]
     if not failed:
         return None
@@ -77,6 +80,14 @@ def may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
         used.signature,
     )
     return of_same and finding.path != used.path and _before(finding, used.saved_at)
+
+
+def _used(attempt: AttemptRecord) -> bool:
+    """Whether it may have failed by its checkpoint, which was loaded as far as anybody knows."""
+    plan = attempt.plan.checkpoint
+    watched = plan is not None and plan.format in LOADS_SEEN and attempt.first_beat_s is not None
+    not_loaded = watched and not attempt.began and not attempt.load_begun
+    return attempt.resume != "contradicted" and not not_loaded
 
 
 def _is_same(used: CheckpointRef, finding: CheckpointFinding) -> bool:

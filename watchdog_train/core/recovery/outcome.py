@@ -69,6 +69,12 @@ def survivors(state: State) -> tuple[Why, ...]:
     return (Why("survivors", pids=state.survivors),) if state.survivors else ()
 
 
+def _could_resume(state: State, attempt: AttemptRecord) -> bool:
+    """A save was seen before it: the checkpoint of its plan, or one that is gone or damaged."""
+    before = (one for one in state.attempts if one.attempt < attempt.attempt)
+    return attempt.plan.checkpoint is not None or any(one.saves for one in before)
+
+
 def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     """Why an exit code of 0 may not be the whole truth."""
     doubts = []
@@ -80,6 +86,6 @@ def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     doubts += [Why("others-went-on", end=end) for end in state.rank_ends[:4] if has_failed(end)]
     if attempt.resume == "contradicted":
         doubts.append(Why("began-again"))
-    elif attempt.resume == "not-confirmed":
+    elif attempt.resume != "verified" and _could_resume(state, attempt):
         doubts.append(Why("not-confirmed"))
     return tuple(doubts)

@@ -25,6 +25,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.recovery import older
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 from watchdog_train.core.starting import launchers
+from watchdog_train.core.starting.command_line import script_arguments, script_words
 
 PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
 AUTO_RESUME = "auto"
@@ -45,6 +46,9 @@ _SURE_NAMES = (
     "resume_latest", "resume_last", "init_from",
 )  # fmt: skip
 """Of an option that resumes, the surest first."""
+
+_NO = ("null", "none", "false", "no", "off", "0", "never", "scratch")
+"""Values of such an option that ask for no resume."""
 
 _RESUMES: tuple[WhyCode, WhyCode] = ("resumes-from", "newest-checkpoint")
 
@@ -105,6 +109,9 @@ def build(
         checkpoint=reference,
         resume_via=via,
         remedies=tuple(uses),
+        sole=checkpoint is not None
+        and checkpoint.ordinal == 1
+        and all(attempt.trainings <= 1 for attempt in state.attempts),
         resume_arg=resume_arg,
     )
 
@@ -180,7 +187,7 @@ def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     last = state.attempt
     if last is None or last.plan.checkpoint is None or finding.whole:
         return None
-    if last.plan.checkpoint.path == finding.path and last.first_step is None:
+    if last.plan.checkpoint.path == finding.path and not last.began:
         return Why("no-step-from-it", attempts=(last.attempt,), problem=finding.said)
     return None
 
@@ -194,8 +201,10 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
     """The way a checkpoint takes into the script, and why there is none."""
     argv, options, chosen = state.argv, state.resume_options, choice.chosen
     template = resume_arg if resume_arg != AUTO_RESUME else None
+    if script_words(argv).receiver == "nobody":
+        template = None
     if chosen is None:
-        nothing = _nothing_found(survey)
+        nothing = _nothing_found(survey, saved=any(one.saves for one in state.attempts))
         # It may save what nobody but itself can read; an older run's is not what was meant.
         seen = survey is None or survey.findings or survey.problem
         if template is None or names_path(template) or seen:
@@ -209,19 +218,20 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
         for code in _RESUMES
     )
     if template is None:
-        own = own_resume_option(argv, chosen.format)
+        hooked = chosen.format == "hf" or (
+            chosen.format == "lightning" and chosen.ordinal is not None
+        )
+        own = own_resume_option(argv, chosen.format, flags=not hooked)
         if own is not None:
             why = newest.plus(Why("option-decides", option=own), *_put_back(chosen))
             return Resume(argv=argv, via="script", why=why)
-        if chosen.format == "hf" or (chosen.format == "lightning" and chosen.ordinal is not None):
+        if hooked:
             return Resume(argv=argv, via="hook", why=from_it)
     found: tuple[Why, ...] = ()
-    if resume_arg == AUTO_RESUME and (template := sure_option(options)) is not None:
+    if resume_arg == AUTO_RESUME and (template := auto_option(argv, options)) is not None:
         found = (Why("parser-knows"),)
     if template is None:
-        why = newest.plus(
-            Why("only-variable"), *_suggestion(options, resume_arg), *_put_back(chosen)
-        )
+        why = newest.plus(Why("only-variable"), *_suggestion(state, resume_arg), *_put_back(chosen))
         return Resume(argv=argv, via="env", why=why)
     why = from_it.plus(Why("by-known-option", option=template)) if found else from_it
     if not names_path(template):
@@ -256,43 +266,96 @@ def sure_option(options: Sequence[str]) -> str | None:
     return next((plain[name] for name in _SURE_NAMES if name in plain), None)
 
 
-def _suggestion(options: Sequence[str], resume_arg: str | None) -> tuple[Why, ...]:
-    auto = resume_arg == AUTO_RESUME
+def auto_option(argv: Sequence[str], options: Sequence[str]) -> str | None:
+    """The arguments that `auto` adds: of the script's own parser, and only if they reach it.
+
+    A flag that takes no path may mean anything.
+    """
+    reaches = script_words(argv).receiver == "script"
+    return sure_option([each for each in options if " " in each or "=" in each] if reaches else ())
+
+
+def way(state: State, resume_arg: str | None, options: Sequence[str], trainings: int | None) -> Why:
+    """How a restart will resume, as far as that is known before one.
+
+    Args:
+        state: with the command.
+        resume_arg: the setting.
+        options: of the script's own parser.
+        trainings: that a framework has begun; None before the first step.
+    """
+    receiver, own = script_words(state.argv).receiver, own_resume_option(state.argv)
+    if resume_arg not in (None, AUTO_RESUME) and receiver != "nobody":
+        return Why("resume-adds", option=resume_arg or "")
+    if own is not None and not trainings:
+        return Why("option-decides", option=own)
+    if trainings:
+        return Why("resume-by-hook")
+    if resume_arg == AUTO_RESUME and (option := auto_option(state.argv, options)) is not None:
+        return Why("resume-adds", option=option).plus(Why("parser-knows"))
+    if trainings is None and receiver == "script":
+        return Why("resume-later")
+    return Why("resume-unknown").plus(*_suggestion(state, resume_arg, options))
+
+
+def _suggestion(
+    state: State, resume_arg: str | None, known: Sequence[str] | None = None
+) -> tuple[Why, ...]:
+    options = state.resume_options if known is None else known
+    receiver = script_words(state.argv).receiver
+    if receiver != "script":
+        return (Why("not-through-shell" if receiver == "nobody" else "not-through-program"),)
     if not options:
-        unknown = (Why("no-option-known"),) if auto else ()
-        return (*unknown, Why("option-would-pass"))
-    option = sure_option(options) or options[0]
-    return (
-        Why("option-may-resume" if auto else "option-resumes", names=tuple(options), option=option),
-    )
+        return (Why("no-option-known"),)
+    option, auto = sure_option(options) or options[0], resume_arg == AUTO_RESUME
+    code: WhyCode = "option-may-resume" if auto else "option-resumes"
+    return (Why(code, names=tuple(options), option=option),)
 
 
-def _nothing_found(survey: Survey | None) -> Why:
+def _nothing_found(survey: Survey | None, *, saved: bool) -> Why:
     if survey is None:
         return Why("not-scanned")
-    code: WhyCode = "no-valid-checkpoint" if survey.directories else "no-place"
+    code: WhyCode = "no-valid-checkpoint" if survey.directories or saved else "no-place"
     return Why(code, problem=survey.problem or "")
 
 
-def own_resume_option(argv: Sequence[str], format_name: str = "") -> str | None:
-    """The option by which the command itself asks to resume, None when there is none."""
+def own_resume_option(
+    argv: Sequence[str], format_name: str = "", *, flags: bool = True
+) -> str | None:
+    """The option by which the command itself asks to resume, None when there is none.
+
+    Args:
+        argv: the command.
+        format_name: of the checkpoint; one option means it for one framework only.
+        flags: an option without a path or name counts.
+    """
     known = _OWN_RESUME | _OWN_RESUME_OF.get(format_name, frozenset())
-    for word in argv[1:]:
-        name, _, value = word.partition("=")
-        if value.lower() in ("null", "none"):
+    words = script_arguments(argv)
+    for word, after in zip(words, (*words[1:], "-"), strict=False):
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and not equals and not after.startswith("-"):
+            value = after
+        is_flag = value.lower() in ("", "true", "yes", "on", "1")
+        if value.lower() in _NO or (equals and not value.strip()) or (is_flag and not flags):
             continue
         option = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
         if option in known and (word.startswith("-") or value):
             return name
         if option == "init_from" and value == "resume":
-            return word
+            return f"{name}={value}"
     return None
 
 
 def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str, ...]:
-    """The command with the template's arguments; a value that an option has already is replaced."""
+    """The command with the template's arguments; a value that an option has already is replaced.
+
+    Only the script's own arguments are touched. Nothing is added where nobody would get it.
+    """
+    place = script_words(argv)
+    if place.receiver == "nobody":
+        return argv
     words = [_fill(word, path) for word in shlex.split(template)]
-    result = list(argv)
+    result = list(argv[place.begin : place.end])
     rest: list[str] = []
     position = 0
     while position < len(words):
@@ -305,7 +368,7 @@ def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str
         if not _put(result, word, values):
             rest += [word, *values]
         position += 1
-    return (*result, *rest)
+    return (*argv[: place.begin], *result, *rest, *argv[place.end :])
 
 
 def _fill(word: str, path: str) -> str:
@@ -319,7 +382,7 @@ def _put(argv: list[str], word: str, values: list[str]) -> bool:
     name, equals, _ = word.partition("=")
     if not equals and not word.startswith("-"):
         return False
-    for index in range(1, len(argv)):
+    for index in range(len(argv)):
         if argv[index].startswith(f"{name}="):
             argv[index] = word if equals else f"{name}={' '.join(values)}" if values else name
             return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -26,6 +27,36 @@ SHELLS = ("bash", "sh", "zsh", "dash", "ksh")
 _OPERATORS = frozenset("();<>|&")
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*w?\Z")
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*")
+_WRAPPERS: dict[str, int] = dict.fromkeys(
+    (
+        "nohup", "setsid", "nice", "ionice", "time", "stdbuf", "unbuffer", "exec",
+        "command", "numactl", "chrt", "caffeinate", "env", "sudo", "doas", "xvfb-run",
+        "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "aprun", "jsrun",
+        "deepspeed", "horovodrun", "strace", "ltrace", "valgrind", "kernprof",
+        "viztracer", "scalene", "pyinstrument", "ncu", "uvx",
+    ),
+    0,
+) | dict.fromkeys(
+    (
+        "timeout", "taskset", "flock", "uv", "poetry", "pdm", "pipenv", "hatch", "rye",
+        "pixi", "conda", "mamba", "micromamba", "coverage", "memray", "nsys", "py-spy",
+        "perf", "singularity", "apptainer",
+    ),
+    1,
+)  # fmt: skip
+"""Programs that start the command behind them, and how many words of their own come before it."""
+_RUNNERS = (
+    "cProfile", "profile", "trace", "pdb", "debugpy", "coverage", "kernprof", "viztracer",
+    "memray", "scalene", "pyinstrument", "torch.utils.bottleneck",
+    "deepspeed.launcher.runner",
+)  # fmt: skip
+"""Modules that start the script behind them: python -m cProfile train.py."""
+_OPAQUE = (
+    "papermill", "jupyter", "make", "gmake", "just", "task", "npm", "dvc", "snakemake",
+    "tox", "nox", "invoke", "docker", "podman", "ssh", "xargs", "parallel", "script", "su",
+    "watch",
+)  # fmt: skip
+"""Programs whose arguments do not reach a script as they are."""
 _SHELL_DEPTH = 2
 _MOST_WORDS = 10_000
 
@@ -158,6 +189,104 @@ def python_target(argv: Sequence[str]) -> PythonTarget | None:
     )
 
 
+Receiver = Literal["script", "program", "nobody"]
+"""Who gets a word that is added to a command: the script; a program that may not pass it on, such
+as a shell script or make; nobody (`bash -c "..."`)."""
+
+
+class ScriptWords(Value, kw_only=False):
+    """Where the arguments of the training script are in a command."""
+
+    begin: int
+    """Index of the first. If unsure it is too high, so options of other programs stay untouched."""
+    end: int
+    """Where an option is added: the index of the script's own `--`, or the length."""
+    receiver: Receiver
+
+
+def script_words(argv: Sequence[str]) -> ScriptWords:
+    """Where the script's arguments are, behind interpreters, launchers and wrappers."""
+    begin, receiver = _script_begin(argv, 0)
+    begin = min(begin, len(argv))
+    end = next((at for at in range(begin, len(argv)) if argv[at] == "--"), len(argv))
+    return ScriptWords(begin, end, receiver)
+
+
+def script_arguments(argv: Sequence[str]) -> tuple[str, ...]:
+    """The script's arguments before its `--`, also inside `bash -c "..."`."""
+    text = _shell_script(argv)
+    if text is not None:
+        return tuple(word for command in _commands(text) for word in script_arguments(command))
+    place = script_words(argv)
+    return tuple(argv[place.begin : place.end])
+
+
+def _script_begin(words: Sequence[str], at: int) -> tuple[int, Receiver]:
+    """The same for the command that begins at words[at]."""
+    name = _program(words[at]) if at < len(words) else ""
+    if name in _SHELLS:
+        file = shell_file(words[at:])
+        if file is None:
+            return len(words), "nobody" if _shell_script(words[at:]) is not None else "program"
+        return list(words).index(file, at) + 1, "program"
+    if name in _OPAQUE or name.endswith(".sh"):
+        return at + 1, "program"
+    run: _Run | None = _Run(name=name, begin=at + 1)
+    if _PYTHON.match(name):
+        run = _run_by_python(words, at + 1)
+        if run is None:
+            return _behind_code(words, at + 1), "script"
+        if run.is_module and run.name in _OPAQUE:
+            return run.begin, "program"
+        if run.is_module and run.name in _RUNNERS:
+            return _script_begin(words, _command_behind(words, run.begin, 0))
+        if not run.is_module or _family(run, words) is None:
+            return run.begin, "script"
+    if run is not None and (found := _family(run, words)) is not None:
+        _, rest = _read(words[found[1] :], found[0])
+        return _script_begin(words, len(words) - len(rest) + (rest[:1] == ["--"]))
+    starts_python = any(_PYTHON.match(_program(word)) for word in words[at + 1 :])
+    if name in _WRAPPERS or (starts_python and not _is_script(name)):
+        return _script_begin(words, _command_behind(words, at + 1, _WRAPPERS.get(name, 0)))
+    return at + 1, "script"
+
+
+def _behind_code(words: Sequence[str], at: int) -> int:
+    """Behind `-c CODE`, or the `-` of a script from stdin."""
+    for position in range(at, len(words)):
+        word = words[position]
+        if word == "-":
+            return position + 1
+        if word.startswith("-") and not word.startswith("--") and word.endswith("c"):
+            return position + 2
+    return len(words)
+
+
+def _command_behind(words: Sequence[str], at: int, own: int) -> int:
+    """Where the command that a wrapper starts begins.
+
+    An interpreter, a launcher or a script is it. Else each option of the wrapper is taken to have
+    a value, so that the answer is right or too high.
+    """
+    first = _first_program(words[at:])
+    position = at
+    while position < len(words) and (own or words[position].startswith("-")):
+        word = words[position]
+        position += 1
+        if word in ("-m", "--module"):
+            return position
+        if word == "--":
+            break
+        if not word.startswith("-"):
+            own -= 1
+        elif "=" not in word:
+            position += position < len(words) and words[position][:1] != "-"
+    while position < len(words) and _ASSIGNMENT.fullmatch(words[position]):
+        position += 1
+    opaque = position < len(words) and _program(words[position]) in (*_OPAQUE, *_WRAPPERS)
+    return position if first is None or opaque else at + first
+
+
 def option_names(family: Family) -> frozenset[str]:
     """The long options of a launcher, as far as they have to be known; with hyphens."""
     return OPTIONS[family].names
@@ -225,11 +354,13 @@ class _Run(Value, kw_only=False):
 
 
 def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
-    """None for `-c`, an interactive Python, and a command that ends before it says."""
+    """None for `-c`, `-`, an interactive Python, and a command that ends before it says."""
     position = begin
     while position < len(words):
         word = words[position]
         position += 1
+        if word == "-":
+            return None
         if not word.startswith("-"):
             is_file = word.replace("\\", "/").endswith(layout.LAUNCHER_FILES)
             name = "torch.distributed.run" if is_file else _program(word)

@@ -54,6 +54,7 @@ class LaunchContext(Value):
     environment: dict[str, str]
     """The user's, as it was when the run was started."""
     hold_saves: bool = False
+    unkept: bool = False
     """Of a training that began again instead of resuming: it will be stopped."""
 
 
@@ -111,6 +112,7 @@ def start_keeper(
         slot_dir=run.slot_dir,
         plan=plan,
         hold_saves=run.hold_saves,
+        unkept=run.unkept,
     )
     ends = Ends(terminal, run.rank_streams, is_shown=run.is_shown)
     inherited_fds = _inherited_fds()
