@@ -641,7 +641,7 @@ def unseen(*seconds: float, trained: bool = False, saved: bool = False) -> Any:
         for number, (one, length) in enumerate(zip(state.attempts, seconds, strict=True))
     ]
     newest = finding("/o/m.pt", True, format="torch", step=None, saved_at=2000.0 if saved else None)
-    survey = Survey(findings=(newest,), directories=("/o",))
+    survey = Survey(findings=(newest,) if saved else (), directories=("/o",))
     return step(msgspec.structs.replace(state, attempts=tuple(attempts)), survey)
 
 
