@@ -145,7 +145,9 @@ def look_at_save(content, path):
         return counters
     if not isinstance(path, (str, os.PathLike)):
         path = getattr(path, "name", "")  # an open file
-    named = _numbers(os.path.realpath(path), os.path.realpath(wanted["path"]))
+    named = _numbers(
+        os.path.realpath(path), os.path.realpath(wanted.get("saved_as") or wanted["path"])
+    )
     if named is None:
         return counters
     if not _used and os.path.exists(_loaded_name()):

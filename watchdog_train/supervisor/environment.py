@@ -164,6 +164,7 @@ def training_environment(
                 "via": plan.resume_via,
                 "format": plan.checkpoint.format,
                 "path": plan.checkpoint.path,
+                "saved_as": plan.checkpoint.copy_of or plan.checkpoint.path,
                 "step": plan.checkpoint.step,
                 "output_dir": plan.checkpoint.home or os.path.dirname(plan.checkpoint.path),
                 "ordinal": plan.checkpoint.ordinal,
