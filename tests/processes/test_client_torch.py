@@ -636,6 +636,7 @@ COUNTS = {
         (1, 5, {"step": 38}, "s-38.pt", UNKNOWN, 41),  # it went back to the start of an epoch
         (1, 20, {"step": 50}, "s-50.pt", GOES_ON, 41),  # two optimizers
         (1, 10, {"weights": 1}, "s-10.pt", BEGAN, 41),  # by its name
+        (1, 10, {"weights": 1}, "s-50.pt", GOES_ON, 41),
         (1, 10, {"weights": 1}, "other.pt", UNKNOWN, 41),
         (1, 9, {"step": 1}, "s-10.pt", BEGAN, 41),
         (0, 10, {"step": 10}, "s-10.pt", BEGAN, 0),

@@ -163,7 +163,10 @@ def look_at_save(content, path):
             for now, then in named
             if then == wanted.get("step") and now in (done, done - 1)
         ]
-    if not pairs and not _used and wanted.get("unkept") and os.path.exists(path):
+    if not pairs and _used and all(now >= then for now, then in named):
+        # It has read the checkpoint, and the numbers in its names go on.
+        slot.words[L.W_CONTINUED] = int(any(now > then for now, then in named))
+    elif not pairs and not _used and wanted.get("unkept") and os.path.exists(path):
         # It would be lost: there is no copy of the checkpoint, and nothing says that it resumed.
         slot.words[L.W_BEGAN_ANEW] = done + 1
     elif pairs:

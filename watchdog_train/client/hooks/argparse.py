@@ -92,6 +92,8 @@ def _resumes(name, action):
     kind = getattr(action.type, "__name__", "")
     # Not what is converted to a number.
     is_text = action.type not in (int, float, complex) and "bool" not in kind
+    if action.nargs is None and isinstance(action.default, bool):
+        return None  # its value is true or false, whatever converts it
     return name + " {checkpoint}" if is_text else None
 
 

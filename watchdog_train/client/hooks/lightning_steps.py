@@ -110,11 +110,12 @@ def batch_ends(trainer):
     step, now = fit.steps.completed, _now_ns()
     words[_STEP] = step + 1
     words[_LAST] = now
-    if words[_PHASE] == L.PHASE_FIRST_STEP and step != fit.step:
+    if not words[L.W_FIRST_STEP] and step != fit.step:
         # Not the batches before it, whose gradients were accumulated at the checkpoint's step.
         resume.first_step(step)
         words[L.W_FIRST_STEP] = step + 1
-        first.step_done()
+        if words[_PHASE] == L.PHASE_FIRST_STEP:
+            first.step_done()
     if now - fit.looked_at > _LOOK_EVERY_NS:
         _look(trainer, fit, words, now)
     # Not between two steps: gradients that are being accumulated are in no checkpoint.

@@ -32,13 +32,6 @@ AUTO_RESUME = "auto"
 """As --resume-arg: the option that the script's own parser has shown in an attempt before."""
 _REJECTED_CAP = 20
 _SEPARATORS = re.compile(r"[/\\]")
-_OWN_RESUME = frozenset(
-    (
-        "resume", "resume_from", "resume_from_checkpoint", "resume_path", "resume_ckpt",
-        "resume_training", "auto_resume", "autoresume", "auto_resume_from_checkpoints",
-    )
-)  # fmt: skip
-
 _SURE_NAMES = (
     "resume_from_checkpoint", "resume_from", "resume_path", "resume_ckpt", "resume_checkpoint",
     "resume", "restore_from", "restore", "load_checkpoint", "from_checkpoint",
@@ -46,6 +39,7 @@ _SURE_NAMES = (
     "resume_latest", "resume_last", "init_from",
 )  # fmt: skip
 """Of an option that resumes, the surest first."""
+_OWN_RESUME = {name for name in _SURE_NAMES if "resume" in name} | {"auto_resume_from_checkpoints"}
 
 _NO = ("null", "none", "false", "no", "off", "0", "never", "scratch")
 """Values of such an option that ask for no resume."""

@@ -224,7 +224,7 @@ def script_arguments(argv: Sequence[str]) -> tuple[str, ...]:
 def _script_begin(words: Sequence[str], at: int) -> tuple[int, Receiver]:
     """The same for the command that begins at words[at]."""
     name = _program(words[at]) if at < len(words) else ""
-    if name in _SHELLS:
+    if name in SHELLS:
         file = shell_file(words[at:])
         if file is None:
             return len(words), "nobody" if _shell_script(words[at:]) is not None else "program"
