@@ -44,6 +44,7 @@ HOSTILE = (
     "</script></pre></details><h1>broken out</h1>",
     "'\"><svg onload=alert(2)>{{ 7*7 }}{% raw %}",
     "مرحبا بالعالم 漢字漢字",
+    "line\r\x0b\x1bPq\x1b\\\x1b[8mhidden\ufeff\x7f\x85\u2028end",
 )
 RANKS = 64
 STALLS = 30
@@ -165,6 +166,9 @@ def _bundle(folder: Path) -> None:
             ppid=10,
             role="rank",
             rank=rank,
+            name=hostile(rank),
+            command=("python", *HOSTILE),
+            why_not=hostile(rank + 1),
             threads=(
                 ThreadStack(
                     name=hostile(rank),
@@ -179,7 +183,7 @@ def _bundle(folder: Path) -> None:
         for rank in range(RANKS)
     )
     verdict = BundleVerdict(
-        id=folder.name, why="stall", at=BEGIN, attempt=1,
+        id=folder.name, why="stall", at=BEGIN, attempt=1, command=("python", *HOSTILE),
         processes=tuple(_captured(rank) for rank in range(RANKS)),
     )  # fmt: skip
     records = tuple(

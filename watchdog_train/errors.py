@@ -50,9 +50,8 @@ class WtrainError(Exception):
     def render(self) -> str:
         """The text for a terminal, several lines, no trailing newline."""
         lines = [f"error: {self.reference}"]
-        if self.context:
-            lines.append(f"  {self.context}")
+        lines += [f"  {line}" for line in (self.context or "").splitlines()]
         lines += [f"  {line}" for line in self.message.splitlines()]
         if self.hint:
-            lines.append(f"  hint: {self.hint}")
+            lines.append(f"  hint: {' '.join(self.hint.splitlines())}")
         return "\n".join(lines)

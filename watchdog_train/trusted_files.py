@@ -44,11 +44,15 @@ class _Held(NamedTuple):
 
 def distrusted(about: os.stat_result) -> str | None:
     """Why wtrain must not obey a file, in words; None where it belongs to the caller or root."""
-    if sys.platform == "win32":
+    why = distrusted_owner(about)
+    return "others may write to it" if why is None and _others_write(about) else why
+
+
+def distrusted_owner(about: os.stat_result) -> str | None:
+    """distrusted() without its mode: others may write to it, but it is the caller's or root's."""
+    if sys.platform == "win32" or about.st_uid in (0, os.geteuid()):
         return None
-    if about.st_uid not in (0, os.geteuid()):
-        return f"it belongs to {owner_name(about.st_uid)}"
-    return "others may write to it" if _others_write(about) else None
+    return f"it belongs to {owner_name(about.st_uid)}"
 
 
 def owner_name(uid: int) -> str:
@@ -62,6 +66,8 @@ def owner_name(uid: int) -> str:
 
 
 def _others_write(about: os.stat_result) -> bool:
+    if sys.platform == "win32":
+        return False
     # A group of the same number as the user is that user's private group.
     group = about.st_mode & stat.S_IWGRP and about.st_gid != about.st_uid
     return bool(about.st_mode & stat.S_IWOTH or group)
@@ -237,6 +243,22 @@ def open_regular(
     return descriptor
 
 
+def refuse_foreign_links(path: str | os.PathLike[str]) -> None:
+    """Refuse a place that a link of another user leads to: it may be one of the caller's own files.
+
+    Raises:
+        ForeignError: there is such a link.
+    """
+    if sys.platform == "win32":
+        return
+    place = Path(os.path.abspath(path))
+    for each in (*reversed(place.parents), place):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            about = os.lstat(each)
+            if stat.S_ISLNK(about.st_mode) and about.st_uid not in (0, os.geteuid()):
+                raise ForeignError(f"{each} is a link of {owner_name(about.st_uid)}", path)
+
+
 def open_read(
     path: str | os.PathLike[str], *, follow: bool = False, trusted: bool = False
 ) -> BinaryIO:
@@ -320,11 +342,18 @@ def remove(path: str | os.PathLike[str]) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file another name in its folder.
+    """Give a file of ours another name in its folder; what had that name is gone.
 
     Raises:
+        ForeignError: what has that name belongs to another user.
         OSError: it keeps its name.
     """
     with _Place(target) as (name, folder, _):
         before = source.name if folder is not None else source
+        with suppress(FileNotFoundError):
+            # Compared with a file of ours there: a server may give all files one owner.
+            ours = os.lstat(before, dir_fd=folder).st_uid if sys.platform != "win32" else 0
+            owner = os.lstat(name, dir_fd=folder).st_uid
+            if owner not in (0, ours):
+                raise ForeignError(f"it belongs to {owner_name(owner)}", target)
         os.replace(before, name, src_dir_fd=folder, dst_dir_fd=folder)

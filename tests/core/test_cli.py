@@ -254,3 +254,41 @@ def test_a_command_that_cannot_be_recorded_whole_is_refused(words: tuple[str, ..
         check_command(command)
     assert (refused.value.reference, refused.value.exit_code) == ("command-not-recordable", 78)
     check_command(command[:3] + ("x" * 100,) * 8000)
+
+
+NAMING_A_RUN = (
+    *("status", "show", "stop", "save", "restart", "adopt", "attach", "logs", "dump", "report"),
+    *("stalls", "show --run", "replay", "diagnose", "ps --x"),
+)
+UNLIKELY = {
+    "long": "x" * 5000,
+    "long path": "/" + "x/" * 4000,
+    "long part of a path": "y/" + "z" * 300,
+    "NUL": "a\0b",
+    "newline": "a\nwtrain: success\n",
+    "slashes": "////no///run",
+    "unknown home": "~nobody-of-that-name/x",
+    "half of a character": "\udcff",
+    "file": __file__,
+    "file as a folder": f"{__file__}/x",
+}
+
+
+@pytest.mark.parametrize("word", UNLIKELY.values(), ids=UNLIKELY)
+@pytest.mark.parametrize("command", NAMING_A_RUN)
+def test_any_word_for_a_run_gets_an_answer(
+    command: str,
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Refused with words, never a bug of ours; what it was is shown on one line and cut."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    code = main.run([*command.split(), word])
+    told = capsys.readouterr()
+    assert code in ((0, 78) if command == "diagnose" else (78,)), told.err
+    assert "a bug of wtrain" not in told.err
+    assert "\nwtrain: success" not in told.err
+    assert len(told.err) < 12_000

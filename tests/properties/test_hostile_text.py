@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchdog_train.cli.log_files import safe_for_terminal
 from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
@@ -151,7 +150,10 @@ def test_durations_are_short(seconds: float) -> None:
 @given(st.binary(max_size=400))
 def test_terminal_output_keeps_only_harmless_controls(data: bytes) -> None:
     """`wtrain logs` on a terminal passes on colours, tabs and line ends, and no other control."""
-    found = safe_for_terminal(data)
+    found = words.SafeOutput()(data)
+    in_pieces = words.SafeOutput()
+    pieces = [in_pieces(data[at : at + 1]) for at in range(len(data))]
+    assert b"".join(pieces) == found
     without_colours = re.sub(rb"\x1b\[[0-9;:]{0,32}m", b"", found)
     assert not re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]", without_colours)
     assert not re.search(rb"\x1b[\]PX^_c]", without_colours)
@@ -161,4 +163,13 @@ def test_terminal_output_keeps_only_harmless_controls(data: bytes) -> None:
 def test_colours_and_progress_bars_of_a_training_are_kept() -> None:
     """Ordinary coloured output and the \\r of a progress bar reach the terminal as they were."""
     data = b"\x1b[32mok\x1b[0m\r 50%|##  |\ttab\n\xc3\xa4\xe2\x96\x88"
-    assert safe_for_terminal(data) == data
+    assert words.SafeOutput()(data) == data
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+def test_a_sequence_in_two_pieces_is_still_one(size: int) -> None:
+    """A title, a bidirectional override, a zero-width space and a C1 control, cut anywhere."""
+    data = "a\x1b]0;title\x1b\\b\x1b[31mc\x1b[2Jd\u202e\u200be\x9b1mf\x08".encode() + b"\x9b\xff."
+    safe = words.SafeOutput()
+    found = b"".join(safe(data[at : at + size]) for at in range(0, len(data), size))
+    assert found.decode() == "ab\x1b[31mcde1mf\ufffd\ufffd."

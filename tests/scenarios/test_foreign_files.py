@@ -286,3 +286,76 @@ def test_a_stop_is_heard_beside_a_fifo(tmp_path: Path) -> None:
     os.mkfifo(running.run_dir / "requests/1-stop.json")
     run_wtrain("stop", "--now", cwd=tmp_path, timeout_s=30).check(0)
     assert running.result(20).returncode == 77
+
+
+def shared_with(tmp_path: Path) -> Path:
+    """A folder in which everyone may write, as /tmp without its sticky bit."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    return shared
+
+
+OUTPUTS = {
+    "--termination-log": ("term.log", "termination message cannot be written"),
+    "--metrics-file": ("run.prom", ""),
+    "--guilty-nodes": ("nodes", ""),
+    "report -o": ("page.html", "the report cannot be written"),
+}
+
+
+@needs_second_user
+@pytest.mark.parametrize("planted", ["a link", "a link above it", "a file", "a hard link"])
+@pytest.mark.parametrize("option", OUTPUTS)
+def test_nothing_is_written_where_another_user_leads(
+    tmp_path: Path, option: str, planted: str
+) -> None:
+    """Neither through his link nor over his file; the training runs, and the reason is told."""
+    shared, home = shared_with(tmp_path), tmp_path / "home"
+    name, told = OUTPUTS[option]
+    home.mkdir(mode=0o700)
+    victim = home / name
+    victim.write_text("mine")
+    target = shared / name
+    if planted == "a link":
+        target.symlink_to(victim)
+    elif planted == "a link above it":
+        (shared / "to").symlink_to(home)
+        target = shared / "to" / name
+    elif planted == "a file":
+        target.write_text("mine")
+        victim = target
+    else:
+        os.link(victim, target)
+    for each in (shared / "to", target) if planted != "a hard link" else ():
+        if each.parent == shared and (each.is_symlink() or each.exists()):
+            os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+    writes = option.startswith("--")
+    more = (option, str(target)) if writes else ()
+    run = run_wtrain("run", *more, "--on-crash", "stop", "--", "sh", "-c", "exit 3", cwd=tmp_path)
+    run.check(3)
+    said = run.stderr
+    if not writes:
+        report = run_wtrain("report", "-o", str(target), cwd=tmp_path)
+        said = report.stderr
+        assert (report.returncode == 78) == (planted != "a hard link"), report.describe()
+    assert victim.read_text() == "mine"
+    assert victim.stat().st_uid == (NOBODY if planted == "a file" else 0)
+    assert os.listdir(home) == [name]
+    if told and planted != "a hard link":
+        assert told in said, run.describe()
+        assert "nobody" in said, run.describe()
+
+
+@needs_second_user
+def test_what_the_caller_owns_is_written_over(tmp_path: Path) -> None:
+    """His own file, and root's in a folder that everyone may write to."""
+    shared = shared_with(tmp_path)
+    for name in ("term.log", "run.prom", "page.html"):
+        (shared / name).write_text("old")
+    outputs = ("--termination-log", "shared/term.log", "--metrics-file", "shared/run.prom")
+    run_wtrain("run", *outputs, "--", "true", cwd=tmp_path).check(0)
+    run_wtrain("report", "-o", "shared/page.html", cwd=tmp_path).check(0)
+    assert (shared / "term.log").read_text().startswith("wtrain: success")
+    assert "wtrain_" in (shared / "run.prom").read_text()
+    assert "<html" in (shared / "page.html").read_text()

@@ -47,14 +47,16 @@ Until = Callable[[State], bool]
     default=LAST_LINES,
     help="Begin with the last N lines of what it wrote.",
 )
+@click.option("--raw", is_flag=True, help="Pass on control sequences that can change the terminal.")
 @runs_dir_option
-def attach(run_ref: str | None, lines: int, runs_dir: Path | None) -> None:
+def attach(*, run_ref: str | None, lines: int, raw: bool, runs_dir: Path | None) -> None:
     """Show what RUN writes and what wtrain says of it, until it ends; nothing is sent to it.
 
-    Ctrl-C detaches, and the training goes on. The exit code is the run's own when it ends, 0 when
-    you leave before, 4 when nobody watches over it any more.
+    Of control sequences only colours are passed on. Ctrl-C detaches, and the training goes on. The
+    exit code is the run's own when it ends, 0 when you leave before, 4 when nobody watches over it
+    any more.
     """
-    sys.exit(Attached(resolve(run_ref, runs_dir)).follow(lines))
+    sys.exit(Attached(resolve(run_ref, runs_dir), raw=raw).follow(lines))
 
 
 def until_first_step(run: RunDirectory) -> int:
@@ -74,10 +76,10 @@ def until_first_step(run: RunDirectory) -> int:
 class Attached:
     """One look at a run that lasts."""
 
-    def __init__(self, run: RunDirectory) -> None:
+    def __init__(self, run: RunDirectory, *, raw: bool = False) -> None:
         self._run = run
         self._watch = EventWatch(run)
-        self._display = Display()
+        self._display = Display(raw=raw)
         self._shown = 0
         self._status_at = 0.0
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import click
-
 from watchdog_train.cli.log_files import modified_at
+from watchdog_train.cli.screen import echo
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import VERDICT_FILE, Bundle, bundle_folders
 from watchdog_train.evidence.text.bring import read_whole
@@ -78,5 +77,5 @@ def read_or_refuse(folder: Path) -> Bundle:
             "this bundle cannot be read", context=str(folder), reference="bundle-unreadable"
         )
     if (foreign := distrusted(os.stat(folder))) is not None:
-        click.echo(f"wtrain: {folder}: {foreign}; it is only read", err=True)
+        echo(f"wtrain: {folder}: {foreign}; it is only read", err=True)
     return bundle

@@ -11,6 +11,7 @@ from watchdog_train.checkpoints.registry import BY_NAME
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.core.model import Survey
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import clean, columns
@@ -46,7 +47,7 @@ def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
         )
     )
     if found.problem:
-        click.echo(f"wtrain: incomplete: {found.problem}", err=True)
+        echo(f"wtrain: incomplete: {found.problem}", err=True)
     best = found.newest_whole
     if as_json:
         rows = [
@@ -61,9 +62,9 @@ def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
         ]
         print_json(newest_whole=None if best is None else best.path, checkpoints=rows)
     elif not found.findings:
-        click.echo(f"no checkpoints below {directory}")
+        echo(f"no checkpoints below {directory}")
     else:
-        click.echo("\n".join(_table(found)))
+        echo("\n".join(_table(found)))
 
 
 def _table(found: Survey) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import Time, json_option, runs_dir_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.report.words import clean as one_line
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_paths import default_runs_dir
@@ -88,7 +89,7 @@ def _print_text(
     found: tuple[Leftover, ...], removed: set[str], failures: dict[str, str], *, yes: bool
 ) -> None:
     if not found:
-        click.echo("nothing is left over")
+        echo("nothing is left over")
         return
     for leftover in found:
         state = "listed"
@@ -99,7 +100,7 @@ def _print_text(
         elif leftover.removable:
             state = "removable"
         weight = "" if leftover.bytes is None else f" ({size_text(leftover.bytes)})"
-        click.echo(f"{state:9}  {leftover.kind:8}  {one_line(leftover.what)}{weight}")
-        click.echo(f"           {one_line(leftover.why)}")
+        echo(f"{state:9}  {leftover.kind:8}  {one_line(leftover.what)}{weight}")
+        echo(f"           {one_line(leftover.why)}")
     if not yes and any(leftover.removable for leftover in found):
-        click.echo("wtrain clean --yes removes what is removable", err=True)
+        echo("wtrain clean --yes removes what is removable", err=True)

@@ -13,6 +13,7 @@ import msgspec
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
+from watchdog_train.cli.screen import echo
 from watchdog_train.config import ConfigError, dump_policy, explain, load
 from watchdog_train.config.text import shown_values
 from watchdog_train.errors import WtrainError
@@ -42,7 +43,7 @@ def show(as_json: bool, learnt: bool, **params: Any) -> None:
         if as_json:
             print_json(file=str(pauses.path()), learnt=learnt_object(known))
         else:
-            click.echo(learnt_text(known, pauses.path()))
+            echo(learnt_text(known, pauses.path()))
         return
     loaded = policy_from(params)
     if as_json:
@@ -52,7 +53,7 @@ def show(as_json: bool, learnt: bool, **params: Any) -> None:
     made_of = ", ".join(("defaults", *loaded.sources))
     reasons = {key: f"by {place}" for key, place in loaded.origin.items()}
     text = dump_policy(loaded.policy, heading=f"Settings from {made_of}.", reasons=reasons)
-    click.echo(text, nl=False)
+    echo(text, nl=False)
 
 
 @config.command()
@@ -87,7 +88,7 @@ def check(file: Path | None, as_json: bool) -> int:
     if as_json:
         print_json(file=str(file), problems=problems)
     else:
-        click.echo(f"{file}: no problems")
+        echo(f"{file}: no problems")
     return code
 
 
@@ -120,7 +121,7 @@ def explain_(key: str, **params: Any) -> None:
     `wtrain config explain patience` prints how long each kind of wait is given, with the settings
     in effect.
     """
-    click.echo(explain(key))
+    echo(explain(key))
     if key == "patience":
         policy = policy_from(params).policy
-        click.echo(f"\n{table_text(table(policy.detection, policy.patience))}")
+        echo(f"\n{table_text(table(policy.detection, policy.patience))}")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from watchdog_train.cli.screen import echo
 from watchdog_train.errors import WtrainError
 
 SCRIPT = Path(__file__).parent.parent / "demo" / "train.py"
@@ -87,4 +88,4 @@ def _make(directory: Path | None) -> Path:
 
 
 def _say(text: str) -> None:
-    click.echo(f"demo: {text}", err=True)
+    echo(f"demo: {text}", err=True)

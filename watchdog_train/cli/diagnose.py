@@ -9,6 +9,7 @@ import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.config import load_policy
 from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.bring import evidence_from
@@ -40,11 +41,11 @@ def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: b
     rules = load_rules((*load_policy().evidence.rules_dirs, *rules_dirs))
     found = judge(evidence, rules)
     for note in notes:
-        click.echo(f"wtrain: {note}", err=True)
+        echo(f"wtrain: {note}", err=True)
     if as_json:
         print_json(**_fields(found))
         return
-    click.echo(diagnosis_text(found, evidence, remedy_words()))
+    echo(diagnosis_text(found, evidence, remedy_words()))
 
 
 def _fields(found: Explanation) -> dict[str, object]:

@@ -10,6 +10,7 @@ import click
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.doctor import Check, examine
 from watchdog_train.report.words import clean
 from watchdog_train.system import current
@@ -49,6 +50,6 @@ def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) 
 
 
 def _print(check: Check) -> None:
-    click.echo(f"{WORDS[check.status]:4}  {clean(check.name, 80)}: {clean(check.says, 600)}")
+    echo(f"{WORDS[check.status]:4}  {clean(check.name, 80)}: {clean(check.says, 600)}")
     if check.mend:
-        click.echo(f"      {clean(check.mend, 400)}")
+        echo(f"      {clean(check.mend, 400)}")

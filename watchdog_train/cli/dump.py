@@ -11,6 +11,7 @@ import click
 from watchdog_train.cli.bundles import read_or_refuse
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config import load_policy
 from watchdog_train.core.events import (
@@ -53,10 +54,10 @@ def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json
     if as_json:
         print_json(**_answer(result))
         return
-    click.echo(f"wtrain: evidence is in {result.dir}", err=True)
+    echo(f"wtrain: evidence is in {result.dir}", err=True)
     bundle = read_or_refuse(Path(result.dir))
     told = (bundle.verdict, bundle.explanation, bundle.evidence)
-    click.echo(summary(*told, remedy_words=remedy_words()))
+    echo(summary(*told, remedy_words=remedy_words()))
 
 
 def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:

@@ -18,4 +18,6 @@ def key() -> None:
     """Where machines meet, only who has the key is heard."""
     import secrets
 
-    click.echo(secrets.token_hex(32))
+    from watchdog_train.cli.screen import echo
+
+    echo(secrets.token_hex(32))

@@ -23,12 +23,6 @@ MAX_TAIL_BYTES = 64 << 20
 TIMES_BYTES = 16 << 20
 ATTEMPTS_LISTED = 100_000
 _ATTEMPT = re.compile(r"[0-9]{4,9}")
-# Everything a terminal obeys but colours, tabs, line ends and the \r of progress bars.
-_DANGEROUS = re.compile(
-    rb"\x1b\[(?![0-9;:]{0,32}m)[0-?]{0,64}[ -/]{0,8}[@-~]?|"
-    rb"\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|\x1b(?!\[)[^\x1b]?|"
-    rb"[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]"
-)
 
 StreamName = Literal["output", "stdout", "stderr"]
 
@@ -156,8 +150,3 @@ def last_lines(path: Path, lines: int) -> tuple[str, ...]:
         if text:
             shown.append(text)
     return tuple(shown[-lines:])
-
-
-def safe_for_terminal(data: bytes) -> bytes:
-    """Output without what moves, clears, renames or answers for a terminal."""
-    return _DANGEROUS.sub(b"", data)

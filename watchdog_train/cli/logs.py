@@ -20,20 +20,20 @@ from watchdog_train.cli.log_files import (
     attempts_in,
     has_rank_files,
     rank_streams_of,
-    safe_for_terminal,
     since_moment,
     streams_of,
     tail,
 )
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import read_run
+from watchdog_train.cli.screen import echo
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config.schema import BadValueError, parse_duration
 from watchdog_train.core.events import Progress, RunStarted
 from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
 from watchdog_train.report.job_text import machines_now
-from watchdog_train.report.words import listed
+from watchdog_train.report.words import SafeOutput, listed
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.hands.records import gives_ranks_streams
@@ -78,7 +78,7 @@ def logs(
     """
     run = resolve(run_ref, runs_dir)
     if run_ref is None:
-        click.echo(f"wtrain: output of {run.run_id}", err=True)
+        echo(f"wtrain: output of {run.run_id}", err=True)
     if follow and attempt is not None:
         raise click.UsageError("-f follows the newest attempt; --attempt does not fit")
     if since is not None and lines is not None:
@@ -87,7 +87,7 @@ def logs(
     chosen = _chosen(run, attempt)
     out = _Out(rank, _part(run, machine, rank))
     if machine is None and rank is None and (others := _machines(run, chosen)):
-        click.echo(f"wtrain: also of {listed(others)}: --machine NAME, --rank N", err=True)
+        echo(f"wtrain: also of {listed(others)}: --machine NAME, --rank N", err=True)
     try:
         if follow:
             if moment is not None:
@@ -144,7 +144,7 @@ def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: 
     elif rank in (known := _ranks_of(run)) and any(
         gives_ranks_streams(run.attempt(number)) for number in chosen
     ):
-        return click.echo(f"wtrain: rank {rank} has written nothing", err=True)
+        return echo(f"wtrain: rank {rank} has written nothing", err=True)
     elif known and rank not in known:
         what = f"there is no rank {rank} in this run"
         hint = f"ranks: {', '.join(map(str, sorted(known)[:20]))}"
@@ -225,6 +225,7 @@ class _Out:
         self.part = part
         self.moved = False
         self._rest: dict[bool, bytes] = {}
+        self._safe = (SafeOutput(), SafeOutput())
         # What torchrun --tee, torch's excepthook and the usual loggers put before a line.
         mark = rb"\[(?:default|rank|Rank |rank: ?)?%d\]" % rank if rank is not None else None
         self._mark = re.compile(rb"\s{0,8}" + mark) if mark is not None else None
@@ -236,7 +237,7 @@ class _Out:
             data = self._of_rank(data, to_stderr=to_stderr)
         self.moved = self.moved or bool(data)
         stream: BinaryIO = sys.stderr.buffer if to_stderr else sys.stdout.buffer
-        stream.write(safe_for_terminal(data) if stream.isatty() else data)
+        stream.write(self._safe[to_stderr](data) if stream.isatty() else data)
         stream.flush()
 
     def _of_rank(self, data: bytes, *, to_stderr: bool) -> bytes:
@@ -334,7 +335,7 @@ def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
     unseen = not (run.attempt(attempt.attempt) / "exit.json").exists()
     if unseen and attempt.keeper is not None and current().is_alive(attempt.keeper) is not False:
         return False
-    click.echo(
+    echo(
         f"wtrain: the training has ended and its supervisor is dead: wtrain adopt {run.run_id}",
         err=True,
     )

@@ -7,6 +7,7 @@ called, so that `wtrain --version` costs little more than starting Python.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import sys
@@ -63,6 +64,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if any("\0" in argument for argument in arguments):
+        _say("error: usage\n  an argument holds a NUL")
+        return EXIT_REFUSED
     if arguments[:1] == ["--version"]:
         from watchdog_train import __version__
 
@@ -93,6 +97,11 @@ def _dispatch(arguments: list[str]) -> int:
     except click.ClickException as error:
         _say(f"error: usage\n  {error.format_message()}")
         return EXIT_REFUSED
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        _say(f"error: usage\n  {str(error.filename)[:200]}...\n  the name is too long for a path")
+        return EXIT_REFUSED
     except click.Abort:
         _say("wtrain: interrupted")
         return EXIT_INTERRUPTED
@@ -103,8 +112,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _say(text: str) -> None:
     # stderr may be a closed terminal; the exit code still tells.
+    from watchdog_train.report.words import safe
+
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(safe(text) + "\n")
     _flush(sys.stderr)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from watchdog_train.cli.options import config_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.config import load
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
 from watchdog_train.notify.channels import Message, Order, Parcel, names, refuse_unusable
@@ -44,5 +45,5 @@ def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
     answers = send_all(Order(parcels=parcels))
     for answer in answers:
         word = "sent" if answer.sent else f"NOT sent: {answer.why}"
-        click.echo(f"{answer.channel}: {word}")
+        echo(f"{answer.channel}: {word}")
     sys.exit(0 if all(answer.sent for answer in answers) else EXIT_RETRY_ELSEWHERE)

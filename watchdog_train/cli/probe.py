@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from watchdog_train.cli.options import Time, json_option, run_argument, runs_dir_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.core.notices.vitals import BLIND_S, Answer, Probe, Vitals, answer
 from watchdog_train.errors import WtrainError
 from watchdog_train.trusted_files import open_read
@@ -58,7 +59,7 @@ def probe(
 
         print_json(probe=wanted, ok=said.ok, why=said.words)
     else:
-        click.echo(said.words)
+        echo(said.words)
     sys.exit(0 if said.ok else 1)
 
 

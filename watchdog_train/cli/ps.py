@@ -9,7 +9,7 @@ import click
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
 from watchdog_train.cli.reading import look, read_run
-from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
 from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.live import Live
@@ -34,7 +34,7 @@ def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
             reading = read_run(run)
         except WtrainError as error:
             # One damaged run must not hide the others.
-            click.echo(f"wtrain: {run.run_id}: {error.message}", err=True)
+            echo(f"wtrain: {run.run_id}: {error.message}", err=True)
             continue
         if show_all or not reading.state.finished:
             found.append((reading.state, look(reading)))
@@ -45,7 +45,7 @@ def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
     text = runs_text(found, paint=paint, width=width_of_stdout())
     if not text:
         text = "no run here" if show_all else "no live run on this machine; -a lists ended ones"
-    click.echo(text, color=paint.enabled)
+    echo(text, paint=paint)
 
 
 def _runs(runs_dir: Path | None, *, show_all: bool) -> list[RunDirectory]:

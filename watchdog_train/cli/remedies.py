@@ -9,6 +9,7 @@ import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
@@ -29,13 +30,13 @@ def remedies(*, as_json: bool) -> None:
         )
         return
     for remedy in CATALOGUE.values():
-        click.echo("\n".join(_lines(remedy, present=remedy.id in here)))
-    click.echo("What every attempt has by itself:")
+        echo("\n".join(_lines(remedy, present=remedy.id in here)))
+    echo("What every attempt has by itself:")
     for name, how in ALWAYS.items():
-        click.echo(_wrapped(f"{name}: {how}"))
-    click.echo("What only you can mend:")
+        echo(_wrapped(f"{name}: {how}"))
+    echo("What only you can mend:")
     for name, how in USER_FIXES.items():
-        click.echo(_wrapped(f"{name}: {how}"))
+        echo(_wrapped(f"{name}: {how}"))
 
 
 def _lines(remedy: Remedy, *, present: bool) -> list[str]:

@@ -5,6 +5,7 @@ Must not hold the trace in memory: it may be ten million lines long.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import click
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import config_option, json_option, runs_dir_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.config import ConfigError, load
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import Replay
@@ -68,11 +70,11 @@ def replay(
             reference="trace-empty",
         )
     if not reader.has_header:
-        click.echo("wtrain: the trace has no header; poll_s is taken from the samples", err=True)
+        echo("wtrain: the trace has no header; poll_s is taken from the samples", err=True)
     for problem in reader.problems:
-        click.echo(f"wtrain: {problem}", err=True)
+        echo(f"wtrain: {problem}", err=True)
     if judged.left_out:
-        click.echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
+        echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
     if as_json:
         print_json(verdicts=judged.findings, first_stall_t=judged.first_stall_t)
         return
@@ -86,7 +88,7 @@ def _source(reference: str | None, runs_dir: Path | None) -> _Source:
         WtrainError: there is no such thing, or the run has no trace.
     """
     if reference is not None:
-        path = Path(reference).expanduser()
+        path = Path(os.path.expanduser(reference))
         if path.is_file() and path.name != LATEST:
             return _Source(path, None, str(path))
         if path.suffix in (".jsonl", ".json") and not path.exists():
@@ -109,7 +111,7 @@ def _policy(chosen: _Source, config_file: Path | None) -> Policy:
         if config_file is not None or chosen.config is None:
             raise
         # Written by another version of wtrain: the samples are worth a look all the same.
-        click.echo(
+        echo(
             f"wtrain: the run's own settings cannot be used, the defaults are: {error.message}",
             err=True,
         )
@@ -119,16 +121,16 @@ def _policy(chosen: _Source, config_file: Path | None) -> Policy:
 def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
     what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
     if not judged.findings:
-        click.echo(f"{what}; nothing would have been called")
+        echo(f"{what}; nothing would have been called")
         return
-    click.echo(what)
+    echo(what)
     rows = [("t", "verdict", "phase", "basis", "why")]
     rows += [
         (f"{found.t:.1f}", found.kind, found.phase, found.basis, why_text(found.why))
         for found in judged.findings
     ]
-    click.echo("\n".join(columns(rows)))
+    echo("\n".join(columns(rows)))
     if judged.first_stall_t is None:
-        click.echo("no stall: nothing would have been ended")
+        echo("no stall: nothing would have been ended")
     else:
-        click.echo(f"first stall at {judged.first_stall_t:.1f} s")
+        echo(f"first stall at {judged.first_stall_t:.1f} s")

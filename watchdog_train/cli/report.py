@@ -27,17 +27,18 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     """
     from watchdog_train.cli.json_output import json_text
     from watchdog_train.cli.reading import read_run
-    from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+    from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
     from watchdog_train.errors import WtrainError
     from watchdog_train.report.report_json import report_object
     from watchdog_train.report.sections import report_html, report_text
     from watchdog_train.reporting.gather import gather
     from watchdog_train.reporting.write import write_page
     from watchdog_train.store.resolve import resolve
+    from watchdog_train.trusted_files import refuse_foreign_links
 
     reading = read_run(resolve(run_ref, runs_dir))
     for problem in reading.problems:
-        click.echo(f"wtrain: {problem}", err=True)
+        echo(f"wtrain: {problem}", err=True)
     # The state of the reading knows where the directory is now.
     found = gather(reading.run, reading.events, secrets=False, run_dir=reading.state.run_dir)
     suffix = output.suffix.lower() if output is not None else ""
@@ -52,9 +53,10 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
         width = min(100, width_of_stdout() or 100)
         text = report_text(found.document, paint=paint, width=width) + "\n"
     if output is None:
-        click.echo(text, nl=False, color=paint.enabled)
+        echo(text, nl=False, paint=paint)
         return
     try:
+        refuse_foreign_links(output)
         write_page(output, text)
     except OSError as error:
         raise WtrainError(
@@ -62,4 +64,4 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
             context=str(output),
             reference="report-unwritable",
         ) from error
-    click.echo(f"wtrain: report written to {output}", err=True)
+    echo(f"wtrain: report written to {output}", err=True)

@@ -12,6 +12,7 @@ import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.policy_options import setting_option
+from watchdog_train.cli.screen import echo
 
 if TYPE_CHECKING:
     from watchdog_train.supervisor.setup import RunSession
@@ -78,7 +79,7 @@ def restart(
         refuse_to_detach()
     run = find_run(run_ref, runs_dir)
     if run_ref is None:
-        click.echo(f"wtrain: restarting {run.run_id}", err=True)
+        echo(f"wtrain: restarting {run.run_id}", err=True)
     settings = {"job.coordination": coordination, "job.node_rank": node_rank}
     changed = {key: value for key, value in settings.items() if value is not None}
     run, task = own_part(run, read_run(run).state, changed)
@@ -92,10 +93,10 @@ def restart(
     again = environment_again(run, os.environ, changes)
     if again.different:
         names = f"this shell differs in {listed(again.different)} (--env NAME takes it from here)"
-        click.echo(f"wtrain: the environment is as the run had it; {names}", err=True)
+        echo(f"wtrain: the environment is as the run had it; {names}", err=True)
     if again.missing:
         names = f"{listed(again.missing)} (they may be secrets; --env NAME=VALUE sets one)"
-        click.echo(f"wtrain: not set here, and kept nowhere: {names}", err=True)
+        echo(f"wtrain: not set here, and kept nowhere: {names}", err=True)
 
     def supervise(launched: Callable[[RunSession], None] | None) -> RunSession:
         if number:
@@ -122,7 +123,7 @@ def restart(
 
     if detach:
         report = in_background(supervise)
-        click.echo(report.words, err=report.run_dir is None)
+        echo(report.words, err=report.run_dir is None)
         sys.exit(report.code)
     session = supervise(None)
     session.close_with_words()

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from watchdog_train.cli.policy_options import policy_from, policy_options
+from watchdog_train.cli.screen import echo
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -55,7 +56,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
                 on_launched=launched,
             )
         )
-        click.echo(report.words, err=report.run_dir is None)
+        echo(report.words, err=report.run_dir is None)
         if until_first_step and report.run_dir is not None:
             from watchdog_train.cli.attach import until_first_step as stay
             from watchdog_train.store.resolve import resolve
@@ -63,7 +64,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
             sys.exit(stay(resolve(report.run_dir)))
         sys.exit(report.code)
     for source in loaded.sources:
-        click.echo(f"wtrain: settings from {source}", err=True)
+        echo(f"wtrain: settings from {source}", err=True)
     session = start_run(loaded.policy, command, available(), foreground=True, options=options)
     session.close_with_words()
     sys.exit(session.exit_code)

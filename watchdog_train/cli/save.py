@@ -10,6 +10,7 @@ import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import RunReading, look, read_run, refuse_unreadable
+from watchdog_train.cli.screen import echo
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.core.events import (
     AnyEvent,
@@ -70,7 +71,7 @@ def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
         raise _late(run, what, f"the request stays; wtrain status {run.run_id}", "save-late")
     if not asked.can_be_asked:
         raise _cannot_be_asked(reading, live)
-    click.echo(f"wtrain: asked {run.run_id} to save, which it does after a step", err=True)
+    echo(f"wtrain: asked {run.run_id} to save, which it does after a step", err=True)
     if not wait:
         return
 
@@ -92,9 +93,7 @@ def _ask(reading: RunReading, live: Live, *, wait: bool) -> None:
             what = "the training has taken the request, and no finished save has been seen since"
         raise _late(run, what, f"wtrain status {run.run_id}", "save-not-seen")
     step = "" if proven.step is None else f" (step {proven.step:,})"
-    click.echo(
-        f"wtrain: saved and checked whole: {short_path(proven.path, os.getcwd())}{step}", err=True
-    )
+    echo(f"wtrain: saved and checked whole: {short_path(proven.path, os.getcwd())}{step}", err=True)
 
 
 def _cannot_be_asked(reading: RunReading, live: Live) -> WtrainError:

@@ -6,7 +6,9 @@ import os
 import shutil
 import sys
 
-from watchdog_train.report.words import Paint
+import click
+
+from watchdog_train.report.words import PLAIN, Paint, safe
 
 
 def paint_for_stdout() -> Paint:
@@ -25,3 +27,9 @@ def width_of_stdout() -> int | None:
     if not sys.stdout.isatty():
         return None
     return shutil.get_terminal_size((80, 24)).columns
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True, paint: Paint = PLAIN) -> None:
+    """Print text that may hold what others have written; every command prints by this function."""
+    text = safe(text, "styles" if paint.enabled else "lines")
+    click.echo(text, err=err, nl=nl, color=paint.enabled)  # noqa: TID251

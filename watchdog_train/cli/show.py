@@ -14,6 +14,7 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
 from watchdog_train.cli.reading import read_run
 from watchdog_train.core.diagnosis.facts import BundleVerdict
+from watchdog_train.cli.screen import echo
 from watchdog_train.core.diagnosis.places import Group, groups
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import Bundle, BundleMachine
@@ -53,19 +54,19 @@ def show(
     if as_json:
         print_json(**_answer(folder, bundle, found))
         return
-    click.echo(f"wtrain: {folder}", err=True)
+    echo(f"wtrain: {folder}", err=True)
     told = (_with_outcome(folder, bundle.verdict), bundle.explanation, bundle.evidence)
     if not (everything or raw or rank is not None):
         machines = [machine_words(one) for one in bundle.machines]
-        click.echo(one_screen(*told, remedy_words=remedy_words(), machines=machines))
+        echo(one_screen(*told, remedy_words=remedy_words(), machines=machines))
         return
-    click.echo(summary(*told, remedy_words=remedy_words()))
+    echo(summary(*told, remedy_words=remedy_words()))
     if everything:
-        click.echo(group_text(found, frames=_FRAMES_ALL))
+        echo(group_text(found, frames=_FRAMES_ALL))
     if raw or rank is not None:
         for process in bundle.evidence.processes:
             if rank is None or process.rank == rank:
-                click.echo(stacks_text(process))
+                echo(stacks_text(process))
 
 
 def _with_outcome(folder: Path, verdict: BundleVerdict) -> BundleVerdict:

@@ -11,6 +11,7 @@ import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.cli.screen import echo
 from watchdog_train.evidence.bundle import Bundle, bundles_in
 from watchdog_train.report.explanation_text import crash_words, what_happened
 from watchdog_train.store.resolve import resolve
@@ -28,16 +29,16 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
         print_json(stalls=rows)
         return
     if run_ref is None:
-        click.echo(f"wtrain: run {run.run_id}", err=True)
+        echo(f"wtrain: run {run.run_id}", err=True)
     for row in rows:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(row["at"]))))
         told = " ".join(str(row[name]) for name in ("what", "cause") if row[name])
-        click.echo(
+        echo(
             f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {told}"
             f"  ({row['captured']} of {row['processes']} captured)"
         )
     if not rows:
-        click.echo("nothing was caught", err=True)
+        echo("nothing was caught", err=True)
 
 
 def _row(path: Path, bundle: Bundle) -> dict[str, object]:

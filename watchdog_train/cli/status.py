@@ -10,7 +10,7 @@ import click
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.reading import exit_code, look, read_run
-from watchdog_train.cli.screen import paint_for_stdout, width_of_stdout
+from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
 from watchdog_train.report.status_json import status_object
 from watchdog_train.report.status_text import milestones_text, status_text
 from watchdog_train.store.resolve import resolve
@@ -37,7 +37,7 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
     state, live = reading.state, look(reading, log_lines=0 if as_json or milestones else LOG_LINES)
     if as_json:
         for problem in reading.problems:
-            click.echo(f"wtrain: {problem}", err=True)
+            echo(f"wtrain: {problem}", err=True)
         print_json(**status_object(state, live))
     else:
         paint = paint_for_stdout()
@@ -45,5 +45,5 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
             text = milestones_text(state, live, paint=paint)
         else:
             text = status_text(state, live, paint=paint, width=width_of_stdout())
-        click.echo(text, color=paint.enabled)
+        echo(text, paint=paint)
     sys.exit(exit_code(state, live))

@@ -10,6 +10,7 @@ import click
 
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import look, newest_save, read_run, refuse_unreadable
+from watchdog_train.cli.screen import echo
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config import load_policy
 from watchdog_train.core.events import RunFinished
@@ -54,7 +55,7 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
     reading = read_run(run)
     refuse_unreadable(reading)
     if reading.state.finished:
-        click.echo(f"wtrain: {run.run_id} has ended already: {reading.state.outcome}", err=True)
+        echo(f"wtrain: {run.run_id} has ended already: {reading.state.outcome}", err=True)
         return
     live = look(reading)
     if not live.here and live.supervisor_alive is not True and not is_over:
@@ -65,14 +66,14 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
             reference="run-elsewhere",
         )
     mode: Mode = "now" if now else "soft"
-    click.echo(f"wtrain: stopping {run.run_id}", err=True)
+    echo(f"wtrain: stopping {run.run_id}", err=True)
     try:
         if live.supervisor_alive is False or (is_over and not live.here):
             _without_supervisor(run, mode)
         else:
             _through_supervisor(run, mode)
     except KeyboardInterrupt:
-        click.echo(f"wtrain: the stop goes on: wtrain status {run.run_id}", err=True)
+        echo(f"wtrain: the stop goes on: wtrain status {run.run_id}", err=True)
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -82,7 +83,7 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
     limit_s = _limit_s(run, mode)
     finished = watch.wait(lambda event: isinstance(event, RunFinished), limit_s, tell=True)
     if finished is None and not watch.state.finished and watch.lost:
-        click.echo("wtrain: the supervisor died meanwhile", err=True)
+        echo("wtrain: the supervisor died meanwhile", err=True)
         _without_supervisor(run, mode)
         return
     if not watch.state.finished:
@@ -94,7 +95,7 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
             exit_code=EXIT_RETRY_ELSEWHERE,
         )
     for line in closing_lines(watch.state, {}, newest_save=newest_save(run, watch.state)):
-        click.echo(line, err=True)
+        echo(line, err=True)
 
 
 def _limit_s(run: RunDirectory, mode: Mode) -> float:

@@ -9,8 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import click
-
+from watchdog_train.cli.screen import echo
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
@@ -89,7 +88,7 @@ class EventWatch:
                 event, state = self._ahead.popleft()
                 if tell:
                     for line in narrate(event, state):
-                        click.echo(line, err=True)
+                        echo(line, err=True)
                 if until(event):
                     return event
             if time.monotonic() >= deadline or self.lost:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.evidence.redact import redact_text
+from watchdog_train.report.words import safe
 from watchdog_train.trusted_files import read_regular
 
 TAIL_BYTES = 256 * 1024
@@ -18,8 +18,6 @@ _READ_CAP = 4 * LINE_CAP
 """A secret that is cut is no more known as one: cut after it is removed."""
 _KEY_LINES = 60
 """Before those that are wanted: there a private key may begin."""
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,16}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|.)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def tail(path: str, lines: int) -> LogText | None:
@@ -43,7 +41,7 @@ def clean_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Untrusted output: no terminal sequences, no secrets, no line longer than the cap."""
     if not lines:
         return ()
-    plain = (_CONTROL.sub("", _ANSI.sub("", line[:_READ_CAP])) for line in lines)
+    plain = (safe(line[:_READ_CAP]) for line in lines)
     return tuple(line[:LINE_CAP] for line in redact_text("\n".join(plain)).split("\n"))
 
 

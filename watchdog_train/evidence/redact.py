@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from watchdog_train.report.words import safe
 from watchdog_train.whole_files import as_json, replace_whole
 
 HIDDEN = "[removed]"
@@ -410,7 +411,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    replace_whole(path, redact_text(text).encode("utf-8", "replace"))
+    replace_whole(path, safe(redact_text(text)).encode())
 
 
 learn(os.environ)

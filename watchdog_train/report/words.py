@@ -5,6 +5,7 @@ What training writes is untrusted: every text that came from outside goes throug
 
 from __future__ import annotations
 
+import codecs
 import re
 import shlex
 import unicodedata
@@ -26,10 +27,21 @@ PROCESS_STATES = {
 }
 
 # CSI, OSC (title, hyperlinks; ended by BEL or ST) and two-byte sequences of a terminal.
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|\x1b.?",
-    re.DOTALL,
+_ESCAPE = (
+    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|\x1b.?"
 )
+_ESCAPES = re.compile(_ESCAPE, re.DOTALL)
+_FOREIGN = {
+    # What is kept: lines, with our own styles, with any colours and progress bars.
+    keeps: re.compile(rf"(?P<kept>{style})|{_ESCAPE}|[^ -~\x1b{controls}]+", re.DOTALL)
+    for keeps, style, controls in (
+        ("nothing", "(?!)", ""),
+        ("lines", "(?!)", r"\n\t"),
+        ("styles", r"\x1b\[(?:[012]|3[1-3])m", r"\n\t"),
+        ("bars", r"\x1b\[[0-9;:]{0,32}m", r"\n\t\r"),
+    )
+}
+_UNFINISHED = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]PX^_][^\x07\x1b]{0,4096})?\Z")
 _CUT = "…"
 
 Style = Literal["good", "bad", "warn", "strong", "dim"]
@@ -62,18 +74,40 @@ class Paint:
 PLAIN = Paint(enabled=False)
 
 
+def safe(text: str, keeps: Literal["nothing", "lines", "styles", "bars"] = "lines") -> str:
+    """Text that is not ours, without the characters and sequences that a terminal obeys."""
+    return _FOREIGN[keeps].sub(_harmless, text)
+
+
+def _harmless(match: re.Match[str]) -> str:
+    found = match[0]
+    if found[0] == "\x1b":
+        return match["kept"] or ""
+    # Cc, Cf (bidirectional overrides, zero width), Cs, Co, Zl and Zp can all move a terminal.
+    return "".join(
+        each if each.isprintable() else (" " if each.isspace() else "") for each in found
+    )
+
+
+class SafeOutput:
+    """Output of a training for a terminal, in pieces; colours and progress bars are kept."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._held = ""
+
+    def __call__(self, data: bytes) -> bytes:
+        """The piece without what a terminal obeys; what may go on in the next one is held back."""
+        text = self._held + self._decode(data)
+        begun = _UNFINISHED.search(text, max(0, text.rfind("\x1b")))
+        cut_at = begun.start() if begun is not None else len(text)
+        self._held = text[cut_at:]
+        return safe(text[:cut_at], "bars").encode()
+
+
 def clean(text: str, cap: int = 500) -> str:
     """One line of untrusted text: no control, format or bidirectional characters, bounded."""
-    text = _ESCAPES.sub("", text[: 4 * cap + 4096])
-    if not (text.isascii() and text.isprintable()):
-        # Cc, Cf (bidirectional overrides, zero width), Cs, Co, Zl and Zp can all move a terminal.
-        text = "".join(
-            character
-            if character.isprintable() or character == " "
-            else (" " if character.isspace() else "")
-            for character in text
-        )
-    text = text.strip()
+    text = safe(text[: 4 * cap + 4096], "nothing").strip()
     return text if len(text) <= cap else text[: cap - 1] + _CUT
 
 

@@ -23,6 +23,7 @@ from watchdog_train.store.run_paths import (
 from watchdog_train.trusted_files import distrusted
 
 _CANDIDATES_SHOWN = 8
+_CHARACTERS_SHOWN = 200
 
 
 def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
@@ -120,11 +121,13 @@ def _named(
         return of_prefix[0]
     if of_prefix:
         raise _ambiguous(f"'{run_ref}' is the beginning of several runs", run_ref, of_prefix)
-    if found := _by_path(Path(run_ref).expanduser()):
-        return found
+    with suppress(OSError, ValueError):  # too long for a path, a NUL
+        if found := _by_path(Path(os.path.expanduser(run_ref))):
+            return found
+    shown = run_ref if len(run_ref) <= _CHARACTERS_SHOWN else f"{run_ref[:_CHARACTERS_SHOWN]}…"
     raise WtrainError(
-        f"no run is called '{run_ref}'",
-        context=run_ref if os.sep in run_ref else None,
+        f"no run is called {shown!r}",
+        context=run_ref if os.sep in run_ref and shown == run_ref else None,
         hint=_listed(known) or "wtrain ps -a lists all runs",
         reference="run-unknown",
     )

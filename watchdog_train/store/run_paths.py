@@ -166,7 +166,7 @@ class RunDirectory(msgspec.Struct, frozen=True):
 def default_runs_dir(option: str | os.PathLike[str] | None = None) -> Path:
     """`--runs-dir`, else WTRAIN_RUNS_DIR, else ./wtrain-runs; absolute."""
     chosen = option or os.environ.get("WTRAIN_RUNS_DIR") or RUNS_DIR
-    return Path(chosen).expanduser().absolute()
+    return Path(os.path.expanduser(chosen)).absolute()
 
 
 def runs_in(runs_dir: Path) -> tuple[RunDirectory, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.report.words import size_text
+from watchdog_train.report.words import SafeOutput, safe, size_text
 from watchdog_train.supervisor.outlet import Outlet
 from watchdog_train.supervisor.status_line import StatusLine, can_be_drawn
 from watchdog_train.supervisor.tail import Tail
@@ -36,6 +36,7 @@ SAID_S = 5.0
 class _Source(msgspec.Struct):
     """One stream of one attempt, on its way to the user."""
 
+    stream: str
     tail: Tail
     outlet: Outlet
     is_past: bool = False
@@ -45,10 +46,12 @@ class _Source(msgspec.Struct):
 class Display:
     """The user's stdout and stderr, as long as somebody reads them."""
 
-    def __init__(self, stdout_fd: int = 1, stderr_fd: int = 2) -> None:
+    def __init__(self, stdout_fd: int = 1, stderr_fd: int = 2, *, raw: bool = True) -> None:
+        """`raw`: the training's output is passed on as it is."""
         self._stderr = Outlet(stderr_fd)
         self._stdout = self._stderr if same_file(stdout_fd, stderr_fd) else Outlet(stdout_fd)
         self._sources: list[_Source] = []
+        self._safe = None if raw else {"stdout": SafeOutput(), "stderr": SafeOutput()}
         self.stderr_is_terminal = self._stderr.is_terminal
         self.colour = wants_colour(os.environ, is_terminal=self.stderr_is_terminal)
         possible = can_be_drawn(os.environ, stdout_fd=stdout_fd, stderr_fd=stderr_fd)
@@ -83,7 +86,7 @@ class Display:
         for name, path in streams.items():
             gate = (gates or {}).get(name, -1)
             tail = Tail(path, from_end=from_end and path.exists(), gate=gate)
-            self._sources.append(_Source(tail, self._outlet_of(name)))
+            self._sources.append(_Source(name, tail, self._outlet_of(name)))
 
     @property
     def holds_back(self) -> bool:
@@ -96,7 +99,12 @@ class Display:
 
     def show(self, stream: str, data: bytes) -> None:
         """What a stream of the training had before it was followed."""
-        self._outlet_of(stream).put(data)
+        self._outlet_of(stream).put(self._passed_on(stream, data))
+
+    def _passed_on(self, stream: str, data: bytes) -> bytes:
+        if self._safe is None:
+            return data
+        return self._safe["stderr" if stream == "stderr" else "stdout"](data)
 
     def _outlet_of(self, stream: str) -> Outlet:
         return self._stderr if stream == "stderr" else self._stdout
@@ -131,6 +139,7 @@ class Display:
                     at_end = True
                     break
                 moved = True
+                data = self._passed_on(source.stream, data)
                 on_line = outlet is self._stderr
                 outlet.put(self._line.make_way(data, time.monotonic()) if on_line else data)
             if not source.is_past:
@@ -146,7 +155,7 @@ class Display:
         """A line of our own on stderr, never in the middle of a line of the training."""
         now = time.monotonic()
         self._held_at = self._held_at if self._held else now
-        self._held += f"{text}\n".encode("utf-8", "replace")
+        self._held += f"{safe(text, 'styles')}\n".encode()
         self._release(now - HELD_S)
 
     def _release(self, held_before: float) -> None:

@@ -18,6 +18,7 @@ from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.core.model import GuiltyNode, Why
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.newest_text import NewestText
+from watchdog_train.trusted_files import refuse_foreign_links
 from watchdog_train.whole_files import replace_whole
 
 WAIT_S = 5.0
@@ -51,6 +52,7 @@ class GuiltyNodes:
 
 
 def _write(directory: Path, content: bytes) -> None:
+    refuse_foreign_links(directory)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in msgspec.json.decode(content, type=tuple[GuiltyNode, ...]):
         replace_whole(directory / one.host, f"{why_text(one.why)}\n".encode("utf-8", "replace"))

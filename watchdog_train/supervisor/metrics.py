@@ -13,12 +13,14 @@ from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.metrics_text import metrics_text
 from watchdog_train.supervisor.newest_text import NewestText
+from watchdog_train.trusted_files import refuse_foreign_links
 from watchdog_train.whole_files import replace_whole
 
 LAST_S = 2.0
 
 
 def _replace(path: Path, content: bytes) -> None:
+    refuse_foreign_links(path)
     # For node_exporter, which is another user; it reads only names in .prom.
     replace_whole(path, content, mode=0o644)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +17,12 @@ from watchdog_train.core.model import Why
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.report.summary import verdict_text
 from watchdog_train.supervisor.newest_text import NewestText
+from watchdog_train.trusted_files import (
+    ForeignError,
+    distrusted_owner,
+    open_regular,
+    refuse_foreign_links,
+)
 
 KUBELETS = Path("/dev/termination-log")
 """Kubernetes' own default of `terminationMessagePath`."""
@@ -26,9 +31,6 @@ IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 AUTO = "auto"
 LAST_S = 2.0
 _WORTH = (e.EvidenceCollected, e.StallExplained, e.GivenUp, e.SupervisorLeft)
-_FLAGS = os.O_WRONLY | os.O_CREAT
-for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
-    _FLAGS |= getattr(os, _name, 0)
 
 
 class TerminationLog:
@@ -66,10 +68,14 @@ class TerminationLog:
 
 def _overwrite(path: Path, content: bytes) -> None:
     """In place: the kubelet has mounted that very file, and another one is not seen by it."""
-    descriptor = os.open(path, _FLAGS, 0o644)
+    refuse_foreign_links(path)
+    descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT, mode=0o644)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
+        about = os.fstat(descriptor)
+        if path != KUBELETS and (why := distrusted_owner(about)) is not None:
+            raise ForeignError(why, path)
+        if about.st_nlink > 1:  # another user may have given a file of ours this name
+            raise OSError(errno.EMLINK, "it has more than one name")
         os.ftruncate(descriptor, 0)
         os.write(descriptor, content)
     finally:
