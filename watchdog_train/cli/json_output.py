@@ -12,19 +12,20 @@ import msgspec
 from watchdog_train.report.why_text import with_text
 
 SCHEMA_VERSION = 1
-_NOT_ASCII = re.compile(r"[^\n -~]")
 
 
 def json_text(**fields: Any) -> str:
     """A document, indented; structs become objects, NaN becomes null."""
     data = with_text({"schema_version": SCHEMA_VERSION, **fields})
     text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
-    return _NOT_ASCII.sub(_escaped, text)
+    # What a terminal obeys stands only in strings.
+    return re.sub(
+        r"[^\n -~]", lambda one: one[0] if one[0].isprintable() else _escaped(one[0]), text
+    )
 
 
-def _escaped(match: re.Match[str]) -> str:
-    """As JSON escapes it: what a terminal obeys stands only in strings."""
-    return match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1]
+def _escaped(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def print_json(**fields: Any) -> None:

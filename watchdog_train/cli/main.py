@@ -64,9 +64,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if any("\0" in argument for argument in arguments):
-        _say("error: usage\n  an argument holds a NUL")
-        return EXIT_REFUSED
     if arguments[:1] == ["--version"]:
         from watchdog_train import __version__
 

@@ -131,8 +131,7 @@ _AFTER = {
     r"\b(?:login|sshpass|mysql\w{0,10}|mariadb|mongo\w{0,9})\b[^\n]{0,120}?\s-p\s{0,4}": (
         r"[^\s\"'-][^\s\"']*"
     ),
-    # In JSON that a service gives for its own login, and in sentences.
-    r"[\"']key\\{0,4}[\"']: ?\\{0,4}[\"']": r"(?=[^\"']{0,200}\d)[\w+/=-]{20,}",
+    # In sentences.
     r"(?<![\w.-])(?:passw(?:or)?d|passphrase|passcode|secret|token|api key)s?"
     r":?\s+(?:(?:is|was)\s+)?['\"]?": (r"(?=\S{0,200}\d)(?=\S{0,200}[a-z])[\w+=!@#$%^&*~-]{8,}"),
     r"\b(?:with|using)\s+(?:the\s+)?(?:pass|pwd|passw(?:or)?d|passphrase)\s+": (
