@@ -232,7 +232,7 @@ def test_at_most_fifty_problems_are_printed(file: Path) -> None:
 def test_a_dumped_policy_reads_back_the_same(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever the settings are, config.yaml holds them all."""
+    """Whatever the settings are, config.yaml holds them."""
     values = {}
     texts = st.text(max_size=30).filter(lambda text: "\0" not in text)
     special = {
@@ -243,7 +243,8 @@ def test_a_dumped_policy_reads_back_the_same(
             texts.filter(str.strip).map(lambda text: f"run_finished={text}"), max_size=3
         ).map(tuple),
     }
-    for key in data.draw(st.sets(st.sampled_from(sorted(settings())), max_size=8)):
+    kept = sorted(settings().keys() - {"notify.urls"})  # the others are secrets
+    for key in data.draw(st.sets(st.sampled_from(kept), max_size=8)):
         setting = settings()[key]
         values[key] = data.draw(
             {
