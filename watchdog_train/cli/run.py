@@ -71,7 +71,10 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
 
 
 def _options(command: tuple[str, ...]) -> tuple[str, ...]:
-    """What stands between `run` and the command, without how it was started this time."""
+    """What stands between `run` and the command, without secrets and how it was started."""
+    from watchdog_train.evidence.redact import redact_argv
+
     given = sys.argv[1 : len(sys.argv) - len(command)]
     given = given[given.index("run") + 1 :] if "run" in given else []
-    return tuple(one for one in given if one not in ("--", "-d", "--detach", "--until-first-step"))
+    left_out = ("--", "-d", "--detach", "--until-first-step")
+    return redact_argv([one for one in given if one not in left_out])

@@ -13,8 +13,8 @@ from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, runs_dir_option
 from watchdog_train.cli.reading import read_run
-from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.cli.screen import echo
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.diagnosis.places import Group, groups
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.bundle import Bundle, BundleMachine
