@@ -79,14 +79,18 @@ class Attaching:
     def dump_twice(self, targets: Sequence[Target]) -> None:
         """A second dump of ranks and workers: what moved is alive."""
         wanted = [t for t in targets if t.how == "py-spy" and ORDER[t.member.role] <= 2]
-        jobs = [self._job(t, nonblocking=True, variables=t.sleeps) for t in wanted[:_TWICE_CAP]]
+        asks = {t.pid for t in wanted if locks.waits_for_lock_file(t.threads)}
+        jobs = [
+            self._job(t, nonblocking=True, variables=t.sleeps or t.pid in asks)
+            for t in wanted[:_TWICE_CAP]
+        ]
         for finished in self._run(jobs):
             target = self._by_pid[finished.job.pid]
             again = pyspy.parse(finished.stdout, target.pid) if finished.code == 0 else None
             if again is not None:
                 target.compare(again)
                 tid = target.deciding_tid or target.pid
-                if target.sleeps and locks.waits_for_lock_file(target.threads):
+                if target.pid in asks:
                     path = pyspy.lock_variable(finished.stdout, target.pid, tid)
                     target.lock = locks.polled(target.pid, path)
                 elif target.sleeps:

@@ -80,8 +80,8 @@ class Chains:
             if isinstance(node.doing, x.LoopWait) and node.process.wait and children:
                 node.doing = node.process.wait
             if not any(map(of_thread.is_at_work, children)):
-                loop = isinstance(node.doing, x.LoopWait)
-                found = node.process.died if loop else dead_releaser(node.process, node.thread)
+                alone = isinstance(node.doing, x.LoopWait) or self._waits_alone(node)
+                found = node.process.died if alone else dead_releaser(node.process, node.thread)
                 node.died = found
         self.waits = {at: self._waits(at) for at in range(len(self.nodes))}
 
@@ -127,6 +127,13 @@ class Chains:
     @staticmethod
     def _is_rank(node: _Node) -> bool:
         return node.process.role == "rank" and not node.inner
+
+    def _waits_alone(self, node: _Node) -> bool:
+        """Whether it waits to be told something, in a process where no other thread works."""
+        told = isinstance(node.doing, x.QueueWait) or (
+            isinstance(node.doing, x.PythonLockWait) and node.doing.kind in ("event", "condition")
+        )
+        return told and node.process.sealed is True and not of_thread.working_threads(node.process)
 
     def _first_bad_ends(self) -> tuple[int, ...]:
         """Whose end came first among those that failed; several where their order is not known."""
