@@ -98,6 +98,8 @@ class Case:
         self.env: dict[str, str] = {}
         self.stdout: int | None = None
         """A pipe for the output of the run, if the fault is at its other end."""
+        self.starter: tuple[str, ...] = ()
+        """Words before those of `wtrain run`; empty: the installed one."""
         self.command = shape.command(trouble)
         self.expected = Expected()
         self.crowd: Crowd | None = None
@@ -217,7 +219,8 @@ class Case:
             {**self.env, **_task(number, self.shape.tasks, port)}
             for number in range(self.shape.tasks)
         )
-        self._follow(start_wtrain(*words, cwd=self.cwd, env=first, stdout=self.stdout))
+        start = {"stdout": self.stdout, "wtrain": self.starter}
+        self._follow(start_wtrain(*words, cwd=self.cwd, env=first, **start))
         self.agents = [start_wtrain(*words, cwd=self.cwd, env=env) for env in others]
         self.supervisors += self.agents
         if self.stdout is not None:

@@ -12,6 +12,7 @@ from tests.chaos import (
     faults_machine,
     faults_people,
     faults_processes,
+    faults_shapes,
     faults_storage,
     faults_strangers,
     faults_tools,
@@ -64,13 +65,21 @@ def _plain(shape: Shape) -> bool:
     return not shape.launcher and shape.name != "trainer" and not _job(shape)
 
 
+def _beats(shape: Shape) -> bool:
+    return shape.name == "beats"
+
+
+def _renames(shape: Shape) -> bool:
+    return shape.name in ("beats", "loop", "fork", "spawn")
+
+
 def _torch_script(shape: Shape) -> bool:
     return _plain(shape) and not shape.light
 
 
 Isolated = partial(Fault, needs_isolation=True)
 p, s, t, u = faults_processes, faults_storage, faults_tools, faults_people
-j, m, o = faults_job, faults_machine, faults_strangers
+j, m, o, x = faults_job, faults_machine, faults_strangers, faults_shapes
 FAULTS = {
     fault.name: fault
     for fault in (
@@ -142,6 +151,20 @@ FAULTS = {
         Fault("Ctrl-C twice", u.interrupt_twice, ANY[1:]),
         Fault("a stop, and the supervisor is killed", u.stop_and_kill, ANY[1:]),
         Fault("evidence asked for", u.dump, RUNNING),
+        Fault(
+            "SIGKILL after a save was renamed",
+            x.kill_after_rename,
+            STEPS,
+            _renames,
+            x.renamed_saves,
+        ),
+        Fault("a crash after saves were renamed", x.crashed, ("crash",), _renames, x.renamed_saves),
+        Fault("a frozen cgroup", x.freeze, (*STEPS, *STEPS, "hang"), _single, x.find_freezer),
+        Fault("a training that daemonizes itself", t.nothing, STEPS, _beats, x.daemonizes),
+        Fault("closed standard streams", t.nothing, RUNNING, _single, x.close_streams),
+        Fault("a copy of the run directory", x.copy_run, ANY[2:], _single),
+        Fault("a crash behind a shell", x.crashed, ("crash",), _beats, x.behind_a_shell),
+        Fault("SIGKILL behind a shell", x.kill_behind_a_shell, STEPS, _beats, x.behind_a_shell),
     )
 }
 """By name."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 SLEEP = "import time; time.sleep(1e6)"
 AGENT = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); "
@@ -35,6 +36,37 @@ def idle_if_asked() -> None:
     os.write(heard, b"ready\n")
     while True:
         time.sleep(60)
+
+
+def leave_starter_if_asked() -> None:
+    """With CHAOS_DAEMONIZE: a daemon trains, and the process that was started ends with 0."""
+    if os.environ.get("CHAOS_DAEMONIZE"):
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+
+
+def save_and_rename(path: str, write: Callable[[str], None]) -> None:
+    """With CHAOS_RENAME a save has another name until it is whole: its folder, or its file."""
+    how = os.environ.get("CHAOS_RENAME")
+    folder, suffix = os.path.splitext(path)
+    os.makedirs(f"{folder}.part" if how == "folder" else os.path.dirname(path), exist_ok=True)
+    if how == "folder":
+        write(f"{folder}.part/model{suffix}")
+        os.rename(f"{folder}.part", folder)
+    elif how == "file":
+        write(f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
+    else:
+        write(path)
+
+
+def file_of(path: str) -> str:
+    """What was saved, where a whole folder is given."""
+    inside = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
+    return inside[0] if inside else path
 
 
 class Journal:

@@ -8,12 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
 import time
+from functools import partial
 
-from chaos_journal import Journal, Trouble, idle_if_asked
+from chaos_journal import (
+    Journal,
+    Trouble,
+    file_of,
+    idle_if_asked,
+    leave_starter_if_asked,
+    save_and_rename,
+)
 
 idle_if_asked()
 
@@ -38,9 +47,8 @@ def path_of(step: int) -> str:
     return f"checkpoints/step-{step:06d}.safetensors"
 
 
-def save(weights: list[float], step: int) -> None:
-    """In place and in two writes: whoever is killed in between leaves half a file."""
-    os.makedirs("checkpoints", exist_ok=True)
+def save(weights: list[float], path: str) -> None:
+    """In two writes: whoever is killed in between leaves half a file."""
     header = {
         "weights": {"dtype": "F64", "shape": [WEIGHTS], "data_offsets": [0, 8 * WEIGHTS]},
         "filling": {
@@ -50,7 +58,7 @@ def save(weights: list[float], step: int) -> None:
         },
     }
     text = json.dumps(header).encode()
-    with open(path_of(step), "wb", buffering=0) as file:
+    with open(path, "wb", buffering=0) as file:
         file.write(struct.pack("<Q", len(text)) + text)
         time.sleep(0.005)
         data = struct.pack(f"<{WEIGHTS}d", *weights) + FILLING
@@ -59,11 +67,11 @@ def save(weights: list[float], step: int) -> None:
 
 
 def load(path: str) -> tuple[list[float], int]:
-    with open(path, "rb") as file:
+    with open(file_of(path), "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         file.seek(8 + length)
         weights = list(struct.unpack(f"<{WEIGHTS}d", file.read(8 * WEIGHTS)))
-    return weights, int(path.rpartition("-")[2].partition(".")[0])
+    return weights, int(re.findall(r"step-([0-9]+)", path)[-1])
 
 
 def main() -> None:
@@ -74,6 +82,7 @@ def main() -> None:
     parser.add_argument("--trouble", choices=("none", "hang", "crash"), default="none")
     parser.add_argument("--at", type=int, default=20)
     args = parser.parse_args()
+    leave_starter_if_asked()
     journal = Journal()
     trouble = Trouble(args.trouble, args.at)
     weights, step = [1.0] * WEIGHTS, 0
@@ -93,7 +102,7 @@ def main() -> None:
         wt.beat(step=step, total_steps=args.steps)
         journal.note("step", step)
         if step % 5 == 0:
-            save(weights, step)
+            save_and_rename(path_of(step), partial(save, weights))
             journal.note("saved", step)
     journal.note("finished", step, f"{sum(weights):.9f}")
     print(f"finished step={step}", flush=True)

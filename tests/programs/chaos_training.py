@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 
-from chaos_journal import Journal, Trouble, idle_if_asked
+from chaos_journal import Journal, Trouble, file_of, idle_if_asked, save_and_rename
 
 idle_if_asked()
 
@@ -15,6 +15,25 @@ import torch.distributed as dist  # noqa: E402
 from overwrites_in_place import OneFile  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, get_worker_info  # noqa: E402
 from zoo import Training  # noqa: E402
+
+
+class Renamed(Training):
+    """Every save has another name until it is whole."""
+
+    at = ""
+
+    def save(self) -> None:
+        save_and_rename(super().path(self.step), self.save_at)
+
+    def save_at(self, path: str) -> None:
+        self.at = path
+        super().save()
+
+    def path(self, step: int) -> str:
+        return self.at
+
+    def resume(self, path: str | None) -> None:
+        super().resume(file_of(path) if path else None)
 
 
 class Numbers(Dataset):
@@ -35,7 +54,9 @@ class Numbers(Dataset):
 
 def train(args: argparse.Namespace, journal: Journal) -> None:
     """One process, with or without workers."""
-    training = (OneFile if "CHAOS_ONE_FILE" in os.environ else Training)(args.step_s)
+    kinds = {"CHAOS_ONE_FILE": OneFile, "CHAOS_RENAME": Renamed}
+    kind = next((kinds[name] for name in kinds if name in os.environ), Training)
+    training = kind(args.step_s)
     trouble = Trouble(args.trouble, args.at)
     training.resume(trouble.taken(args.resume, journal))
     journal.note("begin", training.step)
