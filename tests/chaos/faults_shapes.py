@@ -84,6 +84,7 @@ def freeze(case: Case) -> None:
 
     short = case.chance.random() < 0.5
     case.expected.harmless = short
+    case.expected.codes |= set() if short else {75}  # what is frozen survives SIGKILL
     case.expected.also.append(removed)
     write(frozen=True)
     case.later(case.chance.uniform(*FROZEN_S[not short]), lambda: write(frozen=False))
