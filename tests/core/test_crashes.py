@@ -48,6 +48,14 @@ def raised(type_: str, message: str = "", *, line: int = 49, **more: Any) -> Cra
     return CrashFact(exception=fact, code=1, **more)
 
 
+def test_what_became_of_a_long_command_is_not_cut() -> None:
+    """subprocess tells the command first, and its end last."""
+    said = f"subprocess.CalledProcessError: Command '{'x' * 900}' died with <Signals.SIGKILL: 9>."
+    shown = crash_words(CrashFact(code=1, said=said))
+    assert shown.endswith("died with <Signals.SIGKILL: 9>.")
+    assert len(shown) < 400
+
+
 def crash(fact: CrashFact, *, began: bool = True, repeated: int = 0, **more: Any) -> Crash:
     return Crash(fact=fact, began=began, repeated=repeated, **more)
 

@@ -115,6 +115,11 @@ TREES = {
         [LONE, rank(11, 0, 1, words=1)],
         {10: ("launcher", None), 11: ("rank", 0)},
     ),
+    "a library's command that starts the script": (
+        {10: 9, 11: 10, 12: 11},
+        [LONE, rank(11, 0, None, words=1), other(12, "worker", worker=0)],
+        {10: ("launcher", None), 11: ("rank", 0), 12: ("worker", 0)},
+    ),
     "ranks behind a fork server": (
         {10: 9, 11: 10, 12: 11, 13: 11},
         [LONE, rank(12, 0, 2), rank(13, 1, 2)],

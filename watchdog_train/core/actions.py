@@ -125,6 +125,8 @@ class TreeSight(Value):
     sample: Sample
     launch: LaunchReport | None = None
     exit: ExitStatus | None = None
+    exited_at: float = 0.0
+    """When that was heard; 0: on another machine."""
     last_words: tuple[MemberSample, ...] = ()
     """Once the root has ended: the judged processes with what their slots said last."""
     running: frozenset[TaskName] = frozenset()
@@ -190,6 +192,8 @@ class Observation(Value, dict=True):
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     signs: Signs = Signs()
     """Of all trees."""
+    busy_at: float = 0.0
+    """When they were last seen to work: CPU, I/O, network, births and deaths."""
     not_resumed: str | None = None
     """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
     resumed_step: int | None = None

@@ -36,7 +36,7 @@ from watchdog_train.core.model import ExitStatus, Why, said, written
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import keeping, kill
+from watchdog_train.core.recovery import keeping, kill, outliving
 from watchdog_train.core.recovery.between import between_attempts, scan_early
 from watchdog_train.core.recovery.giving_up import stop_what_began_anew
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -151,11 +151,16 @@ def _last_progress(observation: Observation, state: State) -> e.Progress:
 
 
 def _record_exit(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
-    running = (tree for tree in state.trees if tree.launched and not tree.ended)
-    ended = {tree.host: observation.of(tree.host).exit for tree in running}
-    found = {host: status for host, status in ended.items() if status is not None}
+    found: dict[str, ExitStatus] = {}
+    for tree in state.trees:
+        if tree.launched and not tree.ended:
+            status = outliving.exit_of(observation, state, policy, tree)
+            if isinstance(status, Record | Wait):
+                return status
+            if status is not None:
+                found[tree.host] = status
     return _exited(observation, state, found) if found else None
 
 
@@ -244,13 +249,13 @@ def _wind_up_one(
     if not tree.ended:
         return Wait(until=observation.now + 0.1)
     if left and not failed and state.stop is None:
-        # An uploader may finish its work after a success; after that it is a leftover.
-        until = tree.ended_mono + policy.stopping.outlive_s
-        if observation.now < until:
-            return Wait(until=min(until, observation.now + 0.5))
+        since = sight.exited_at or tree.ended_mono
+        waits = outliving.wait_for(observation, state, policy.stopping, since)
+        if waits is not None:
+            return waits
     if left:
         names = tuple(f"{m.member.name} ({m.member.pid})" for m in left[:8])
-        why = Why("outlived", names=names)
+        why = Why("outlived", names=names, outliving=sample.outliving)
         return kill.begin("sweep", state, sample, why)
     if tree.how_known == "not-started":
         return CleanUp(host=tree.host)  # nobody looks at a tree that never was

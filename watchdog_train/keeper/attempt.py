@@ -125,7 +125,8 @@ def _start(
         if not forked.fill(known, patience_s=0.0):
             raise OSError(errno.EIO, "cannot be recorded", forked.name)
 
-    if known["keeper_start"] is not None:  # see watchdog_train.client.roles.is_stranger
+    # See watchdog_train.client.roles.is_stranger.
+    if known["keeper_start"] is not None and orders.get("adopt_orphans", True):
         job = os.environ.get("SLURM_JOB_ID", "")
         job = job if job.isascii() and job.isdigit() else "0"
         os.environ["WTRAIN_KEEPER"] = f"{me} {known['keeper_start']} {job}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CrashFact, ExceptionFact, FullDisk, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -216,7 +217,9 @@ def crash_words(crash: CrashFact, step: int | None = None) -> str:
         sender=crash.sender or "unknown",
         raised=crash.exception,
     )
-    said = f": {clean(crash.said, _MESSAGE_CAP)}" if crash.said and crash.signal is None else ""
+    said = ""
+    if crash.said and crash.signal is None:
+        said = f": {clean(both_ends(crash.said, _MESSAGE_CAP))}"
     at = step if crash.step is None else crash.step
     return f"{_before(crash)}{end_words(who, end, '', at)}{'' if crash.exception else said}"
 
@@ -293,7 +296,7 @@ def _raised(raised: ExceptionFact, step: str) -> str:
 
 
 def _told(raised: ExceptionFact | ExceptionCause, at: str = "") -> str:
-    message = clean(raised.message, _MESSAGE_CAP)
+    message = clean(both_ends(raised.message, _MESSAGE_CAP))
     return f"{clean(raised.type, 120)}{at}{f': {message}' if message else ''}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.detection.rank_gone import how_it_ended
-from watchdog_train.core.model import Why, WhyCode, signal_name
+from watchdog_train.core.model import Outliving, Why, WhyCode, signal_name
 from watchdog_train.core.model.gpu import GpuHolder
 from watchdog_train.core.model.waits import Stopped
 from watchdog_train.report import words
@@ -57,6 +57,12 @@ SENTENCES: dict[WhyCode, str] = {
     "keeper-stays": "the keeper did not end by itself",
     "keeper-survived": "the keeper survived SIGKILL: inside the kernel",
     "outlived": "outlived the training: {names}",
+    "outlives": "the script has exited with code 0; waiting up to {limit} for {outliving}",
+    "outlived-killed": "killed what still ran after the script's exit: {outliving}",
+    "goes-on": "the script has exited with code 0, and its training goes on {reached} in pid "
+    "{pids}; wtrain follows it",
+    "exit-not-seen": "nobody saw the exit code of the training; its interpreter ended without an "
+    "exception",
     "asked": "{who}",
     "asked-to-save": "{who}: asked training to save and stop",
     "asked-to-stop": "{who}: asked the loop to stop; saving is up to it",
@@ -325,6 +331,19 @@ def holders_text(holders: tuple[GpuHolder, ...]) -> str:
     return words.listed(found, 8)
 
 
+def outliving_text(found: tuple[Outliving, ...]) -> str:
+    """`python upload.py (pid 4242): 12 % of a core, 9.8 MiB/s read and written; writes to /a/b`."""
+    texts = []
+    for one in found:
+        does = [] if not one.cpu_share else [f"{one.cpu_share:.0%} of a core"]
+        if one.io_bytes_s:
+            does.append(f"{words.size_text(int(one.io_bytes_s))}/s read and written")
+        files = f"; writes to {clean(words.listed(list(one.files), 4), 400)}" if one.files else ""
+        command = clean(one.command, 120) or "?"
+        texts.append(f"{command} (pid {one.pid}): {', '.join(does) or 'idle'}{files}")
+    return "; ".join(texts) or "other processes"
+
+
 def exit_text(code: int | None, signal: int | None) -> str:
     """`exit code 1`, `killed by SIGKILL`."""
     if code is not None:
@@ -370,6 +389,7 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "crash": crash_words(why.crash, why.step) if why.crash is not None else "it failed",
         "end": how_it_ended(why.end) if why.end is not None else "a rank ended",
         "holders": holders_text(why.holders),
+        "outliving": outliving_text(why.outliving),
         "run": f"the run {found['who']}{pid}" if why.who else "another run",
         "reached": f"at step {why.step}"
         if why.step is not None

@@ -33,6 +33,8 @@ class Assessor:
         self._outlook = outlooks.Outlook()
         self.verdict = Verdict(kind="alive")
         self.signs = Signs()
+        self.busy_at = now
+        """When the processes were last seen to work."""
 
     def begin(self, state: State, now: float) -> None:
         """Another attempt: phases and totals start anew; what was said of the run stays said."""
@@ -68,6 +70,8 @@ class Assessor:
         self._standing = stragglers.advance(self._standing, sample)
         if saves is not None:
             self._look_ahead(sample, now, saves)
+        activity = self._track.activity
+        self.busy_at = activity.quiet_since if activity.quiet_windows else now
         self.signs = signs(self._track, sample, detection)
         self.verdict = verdict(
             self._track,

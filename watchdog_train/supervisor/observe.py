@@ -110,13 +110,14 @@ class Observer:
         sights = self._sights()
         if attempt is not None and not idle:
             self._hear_ends(sights)
-            if is_hurried(state):
-                # What begins to end is not left until a healthy run's next look; and a look from
-                # before the exit would show its root alive, as something that outlives it.
-                known_at = max(each.exit_known_at for each in self._hands)
-                old = attempt.ended and self._sample.at < known_at
-                quick = now if old else self._sample.at + self._quick_look_s
-                self.sample_by(quick)
+            # A look from before the exit would show its root alive, as something that outlives it.
+            known_at = max(each.exit_known_at for each in self._hands)
+            thorough = not attempt.ended or self._sample.empty_looks > 0
+            if self._sample.at < known_at or (self._sample.at == known_at and not thorough):
+                self.sample_by(now)
+            elif is_hurried(state):
+                # What begins to end is not left until a healthy run's next look.
+                self.sample_by(self._sample.at + self._quick_look_s)
             self._hear_looks(sights, now)
             if now >= self._next_look:
                 sights = self._look(state, attempt, now)
@@ -167,6 +168,7 @@ class Observer:
             bundles=self._bundles,
             resumed_step=self._resumed_step(),
             signs=self._assessor.signs,
+            busy_at=self._assessor.busy_at,
             slept=self._assessor.slept(),
             straggler=self._assessor.straggler,
             ahead=self._assessor.ahead,

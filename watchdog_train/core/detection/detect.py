@@ -246,7 +246,7 @@ def _suspect(
         kind="suspect",
         prints=prints,
         # A hang after the training was finished is its own case: ended, and never restarted.
-        basis="finishing" if worst.phase in OVER else "quiet",
+        basis="finishing" if worst.phase in OVER or _is_through(sample) else "quiet",
         phase=worst.phase,
         ranks=tuple(sorted({rank.rank for rank in over})),
         pids=tuple(rank.pid for rank in over),
@@ -261,6 +261,17 @@ def _suspect(
         unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
         progress_at=track.progress_at,
         why=quiet_why(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
+    )
+
+
+def _is_through(sample: Sample) -> bool:
+    """Only a launcher is left, and its ranks have ended with all their steps made."""
+    return (
+        not sample.judged
+        and any(member.member.role == "launcher" for member in sample.members)
+        and any(end.total_steps for end in sample.ended)
+        and all((end.step or 0) >= (end.total_steps or 1) for end in sample.ended)
+        and not any(map(rank_gone.has_failed, sample.ended))
     )
 
 

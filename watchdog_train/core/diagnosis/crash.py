@@ -9,6 +9,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import FirstFailure, first_failure
+from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CrashFact, ExceptionFact, RankEnd, Sender
 
 _OWN_CRASH = (4, 5, 6, 7, 8, 11)
@@ -214,7 +215,7 @@ def _last_line(evidence: Evidence, rank: int | None) -> str:
     marked = _MARKED.match(last)
     other = marked is not None and rank is not None and int(marked[1]) != rank
     handled = _ENDS_TRACEBACK.match(last) and evidence.progressed_at is not None
-    return last[:_SHOWN] if any(map(str.isalnum, last)) and not (other or handled) else ""
+    return both_ends(last, _SHOWN) if any(map(str.isalnum, last)) and not (other or handled) else ""
 
 
 def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:

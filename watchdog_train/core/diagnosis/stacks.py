@@ -87,6 +87,12 @@ _ROOTS = re.compile(
 
 
 @lru_cache(maxsize=8192)
+def both_ends(text: str, cap: int) -> str:
+    """Cut in its middle: a long command stands before what became of it."""
+    head, tail = cap // 2, cap - cap // 2 - 1
+    return text if len(text) <= cap else f"{text[:head]}…{text[-tail:]}"
+
+
 def short_file(file: str) -> str:
     """A file from its package on; of other files the name alone: directories differ by machine."""
     file = file.replace("\\", "/")

@@ -97,6 +97,8 @@ NoticeKind = Literal[
     "metrics",
     "termination",
     "guilty",
+    "goes-on",
+    "outlives",
 ]
 
 

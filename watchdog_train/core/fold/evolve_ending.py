@@ -111,6 +111,8 @@ def _signalling(state: State, event: e.Signalling) -> State:
         signal=event.signal,
     )
     state = records.trees(state, event.host, kill=kill)
+    if event.sequence == "sweep" and event.why.outliving and state.outlived is None:
+        state = _replace(state, outlived=_replace(event.why, code="outlived-killed"))
     return _replace(state, state="stopping" if event.stage == "root" else "killing")
 
 

@@ -49,7 +49,7 @@ RunState = Literal[
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "blind",
     "suspended", "reader", "task", "continued",
-    "metrics", "termination", "guilty",
+    "metrics", "termination", "guilty", "goes-on", "outlives",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 
@@ -389,6 +389,8 @@ class State(Value):
     """Lines at which it has paused and gone on, the newest last."""
     learnt: tuple[Pause, ...] = ()
     """The same of earlier runs, where they earn more patience."""
+    outlived: Why | None = None
+    """What was killed after an exit with code 0."""
     notices: tuple[str, ...] = ()
     """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()

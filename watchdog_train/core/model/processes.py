@@ -110,6 +110,11 @@ class SlotReading(Value):
     began_anew: int | None = None
     """A step by which it has told that it did not resume from the checkpoint that it should."""
 
+    @property
+    def trains(self) -> bool:
+        """Whether it has made a step, or a beat that says so."""
+        return self.step is not None or self.progress[0] > 0
+
 
 class Member(Value, array_like=True):
     """A process recorded as part of this run's tree; membership outlives its parent.
@@ -206,6 +211,7 @@ class RankEnd(Value):
     world_size: int | None
     step: int | None
     """The last one that its slot told."""
+    total_steps: int | None = None
     phase: Phase
     at: float
     """Supervisor's monotonic clock, seconds, when it was seen first."""
@@ -225,6 +231,18 @@ class RankEnd(Value):
     @property
     def identity(self) -> ProcessId:
         return ProcessId(self.pid, self.start, host_of(self.where))
+
+
+class Outliving(Value):
+    """A process that lives on after the training's first one has exited with code 0."""
+
+    pid: int
+    command: str
+    cpu_share: float | None = None
+    """Of a core, since the look before."""
+    io_bytes_s: float | None = None
+    files: tuple[str, ...] = ()
+    """Open for writing."""
 
 
 class ThreadWait(Value):
@@ -257,6 +275,8 @@ class Sample(Value, dict=True):
     keeper_alive: bool | None = None
     daemons: tuple[Daemon, ...] = ()
     """Those of the members that have left the training's session and are judged."""
+    outliving: tuple[Outliving, ...] = ()
+    """After an exit with code 0: who lives on."""
     suspended_s: float | None = None
     """Total time the machine has slept since boot."""
     late_s: float = 0.0
@@ -327,6 +347,7 @@ def together(samples: Sequence[Sample], *, at: float, host: str = "") -> Sample:
         births=sum(sample.births for sample in samples),
         deaths=sum(sample.deaths for sample in samples),
         daemons=tuple(daemon for sample in samples for daemon in sample.daemons),
+        outliving=tuple(one for sample in samples for one in sample.outliving),
         suspended_s=samples[0].suspended_s if samples else None,
         late_s=max((sample.late_s for sample in samples), default=0.0),
         ended=tuple(
@@ -357,8 +378,8 @@ class ExitStatus(Value):
     signal: int | None
     how_known: str
     """"keeper-file", or "keeper": its word, no file; after the keeper's death "parent" (this
-    supervisor had become its parent) or "kernel" (told to others than its parent); "gone": nobody
-    knows; "not-started"."""
+    supervisor had become its parent) or "kernel" (told to others than its parent); "slot": only
+    whether an exception has ended the script; "gone": nobody knows; "not-started"."""
     error: str | None = None
     """For "not-started": the operating system's words."""
     behind: RankEnd | None = None

@@ -11,7 +11,7 @@ import msgspec
 
 from watchdog_train.core.model.exceptions import CrashFact
 from watchdog_train.core.model.gpu import GpuHolder
-from watchdog_train.core.model.processes import RankEnd
+from watchdog_train.core.model.processes import Outliving, RankEnd
 from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.model.words import Phase, Value
 
@@ -23,10 +23,11 @@ WhyCode = Literal[
     "command-interrupted", "continued", "copy-kept", "could-not-start", "cpu-unknown",
     "default-limit", "diagnosis-names", "disk-low", "disk-silent",
     "elsewhere-unknown", "end-by-kernel", "end-by-parent", "ended-by-itself", "ended-early",
-    "event-torn", "exited", "experiment", "failed-from-it", "fallback", "finished-but-hung",
-    "first-attempt", "first-step-behind", "from-start", "gpu-not-given-back",
-    "gpu-other-holds", "gpu-ours-holds", "gpu-shared", "gpu-taken", "gpu-unnamed", "gpus-spin",
-    "gpus-unseen", "guilty", "guilty-not-named", "hung-from-it", "in-kernel", "in-memory-only",
+    "event-torn", "exited", "exit-not-seen", "experiment", "failed-from-it", "fallback",
+    "finished-but-hung", "first-attempt", "first-step-behind", "from-start", "goes-on",
+    "gpu-not-given-back", "gpu-other-holds", "gpu-ours-holds", "gpu-shared", "gpu-taken",
+    "gpu-unnamed", "gpus-spin", "gpus-unseen", "guilty", "guilty-not-named", "hung-from-it",
+    "in-kernel", "in-memory-only",
     "input", "interrupted", "job-busy", "job-idle", "job-no-progress", "keeper-ended-early",
     "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived", "leader-anew", "leader-lost",
     "learnt-limit", "left-killed", "limit", "live-lock", "loaded", "loaded-but-at", "loaded-only",
@@ -43,6 +44,7 @@ WhyCode = Literal[
     "now", "on-crash", "on-stall", "only-prints", "only-variable", "option-decides",
     "option-may-resume", "option-resumes", "other-in-limit",
     "others-may-finish", "others-wait", "others-went-on", "others-write", "our-bug", "outlived",
+    "outlived-killed", "outlives",
     "output-lost", "over-stall-timeout", "over-startup-timeout", "own-count", "parser-knows",
     "passing-over", "peer-gone", "plan-failed", "port-taken", "prints", "progress",
     "progress-before-kill", "put-back", "quiet-at-work", "rank-ended", "rank-ended-before",
@@ -100,6 +102,7 @@ class Why(Value, kw_only=False, omit_defaults=True, repr_omit_defaults=True):
     held: Stopped | None = None
     crash: CrashFact | None = None
     holders: tuple[GpuHolder, ...] = ()
+    outliving: tuple[Outliving, ...] = ()
     because: tuple[Why, ...] = ()
 
     def plus(self, *more: Why) -> Why:

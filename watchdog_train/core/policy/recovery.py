@@ -28,8 +28,12 @@ class Stopping(Section):
         ),
     ] = 5.0
     outlive_s: Annotated[
-        float, non_negative("what outlives a successful exit (an uploader) is ended after this")
+        float, non_negative("what outlives a successful exit is killed when it is idle this long")
     ] = 30.0
+    outlive_working_s: Annotated[
+        float,
+        non_negative("what outlives a successful exit and works (an uploader) may take this long"),
+    ] = 900.0
     leave: Annotated[
         tuple[str, ...],
         Meta(

@@ -14,7 +14,7 @@ from watchdog_train.core.job.guilty import of_the_culprit
 from watchdog_train.core.job.meeting import across_of, meet
 from watchdog_train.core.model import Plan, Why, said, written
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import gpu_memory, keeping, kill, ladder, room, scan
+from watchdog_train.core.recovery import gpu_memory, keeping, kill, ladder, outliving, room, scan
 from watchdog_train.core.recovery.giving_up import give_up
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, finish
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
@@ -54,9 +54,11 @@ def between_attempts(
     if unknown:
         return Record(events=unknown)
     if _is_over(state, policy):
-        left_s = observation.now - attempt.ended_mono
-        if observing and kill.live(observation.sample) and left_s < policy.stopping.outlive_s:
-            return Wait(until=observation.now + 0.5)
+        if observing and kill.live(observation.sample):
+            since = attempt.ended_mono
+            waits = outliving.wait_for(observation, state, policy.stopping, since)
+            if waits is not None:
+                return waits
         if asking.looks_for_proof(observation, state):
             return Wait(until=observation.now + 0.05)
         return Record(events=(finish(state),))

@@ -269,6 +269,7 @@ def _targets(
     match stage:
         case "ask":
             chosen = [m for m in alive if m.member.identity == root]
+            chosen = chosen or [m for m in alive if m.member.role == "rank"]
         case "root":
             chosen = _first_to_hear(alive, root, _root_signal(state))
         case "freeze":

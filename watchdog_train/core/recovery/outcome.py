@@ -20,7 +20,8 @@ def finish(state: State) -> RunFinished:
         code = state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP
         return _end(state.given_up_outcome or "gave_up", code, state.given_up)
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
-        warnings = (*_doubts(state, attempt), *survivors(state))
+        killed = (state.outlived,) if state.outlived is not None else ()
+        warnings = (*_doubts(state, attempt), *killed, *survivors(state))
         return _end("succeeded", 0, exited(attempt), *warnings)
     if state.survivors:
         blocked = Why("survivors-block")
@@ -77,7 +78,7 @@ def _could_resume(state: State, attempt: AttemptRecord) -> bool:
 
 def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     """Why an exit code of 0 may not be the whole truth."""
-    doubts = []
+    doubts = [Why("exit-not-seen")] if attempt.how_known == "slot" else []
     total = state.progress.total_steps
     if attempt.last_step is None:
         doubts.append(Why("no-step-seen"))

@@ -17,6 +17,7 @@ from watchdog_train.core.diagnosis.stacks import (
     THREADS_CAP,
     Frame,
     ThreadStack,
+    both_ends,
     printable,
 )
 from watchdog_train.core.model import Value
@@ -406,7 +407,7 @@ class _Stream:
             self.raised.append(
                 Raised(
                     type=kind,
-                    message=message[:_MESSAGE_CAP],
+                    message=both_ends(message, _MESSAGE_CAP),
                     frames=tuple(reversed(frames)),
                     rank=self.rank,
                     owner=self._owner,

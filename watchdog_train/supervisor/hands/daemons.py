@@ -212,12 +212,11 @@ class Daemons:
         stays = row.session in (None, *self._sessions)
         if is_copy and (stays or now - first < SETTLED_S):
             return None
-        arguments = (self._system.command_line(who.pid) or ())[:COMMAND_CHARS]  # thousands of files
         facts = DaemonFacts(
             process=who,
             # What never left the session is judged by itself, and by its name alone.
             session=-who.pid if stays or row.session is None else row.session,
-            command=printable(" ".join(redact_argv(arguments))[:COMMAND_CHARS]),
+            command=command_of(self._system, who.pid),
             leave=matching(command, self._stopping.leave),
         )
         if stays:
@@ -344,6 +343,12 @@ class _Table:
             if f"socket:[{unix.peer}]" not in self._known:
                 return printable(unix.name.decode("utf-8", "replace").strip("\0"))
         return None
+
+
+def command_of(system: ProcessSystem, pid: int) -> str:
+    """The command line for a person, without secrets."""
+    arguments = (system.command_line(pid) or ())[:COMMAND_CHARS]  # of thousands of files
+    return printable(" ".join(redact_argv(arguments))[:COMMAND_CHARS])
 
 
 def _launches(one: MemberSample) -> bool:

@@ -64,7 +64,8 @@ class Ending:
         if self.status is not None:
             return False
         self.status = read_exit(attempt_dir) or self._told(now)
-        self.known_at = now
+        if self.status is not None:
+            self.known_at = now
         return self.status is not None
 
     def behind(self, end: RankEnd | None) -> None:
@@ -94,6 +95,7 @@ class Ending:
         gone = ExitStatus(code=None, signal=None, how_known="gone")
         # Read once more: the keeper may have written it since.
         self.status = read_exit(attempt_dir) or told or self._seen() or gone
+        self.known_at = now
         return True
 
     def _seen(self) -> ExitStatus | None:
@@ -259,6 +261,7 @@ class Departures:
             rank=member.rank or 0,
             world_size=slot.world_size if slot is not None else None,
             step=slot.step if slot is not None else None,
+            total_steps=slot.total_steps if slot is not None else None,
             beat_ns=slot.last_beat_ns if slot is not None else 0,
             helper=None if member.role == "rank" else member,
             phase=slot.phase if slot is not None else "unknown",

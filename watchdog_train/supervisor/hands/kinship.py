@@ -45,16 +45,23 @@ class Kinship:
     def spawning(self, slots: Mapping[int, SlotReading]) -> frozenset[int]:
         """Scripts that are no rank themselves but have started the ranks.
 
-        The parent of torch.multiprocessing.spawn looks like a training of one process until its
-        children have joined a process group, and then waits for them without a sign of life. One
-        that takes steps is a rank, whatever helper of it joins a group of its own.
+        The parent of torch.multiprocessing.spawn, or a library's command that starts the script,
+        looks like a training of one process until its children join a process group or make steps,
+        and then waits for them without a sign of life. One that takes steps is a rank, whatever
+        helper of it joins a group of its own; one that takes none was and stays a launcher.
         """
-        found: set[int] = set()
+        found = {
+            member.pid
+            for member in self._by_pid.values()
+            if member.role == "launcher"
+            and (slot := slots.get(member.pid)) is not None
+            and _may_be_spawning(slot)
+        }
         for member in self._by_pid.values():
             slot = slots.get(member.pid)
-            if slot is None or slot.role != "rank" or slot.world_size is None:
+            if slot is None or slot.role != "rank":
                 continue
-            if slot.world_size > 1 or slot.step is not None:
+            if (slot.world_size or 1) > 1 or slot.step is not None:
                 found.update(
                     above.pid
                     for above in self.ancestors(member)
@@ -88,6 +95,10 @@ class Kinship:
             or slot.rank == above.rank
             for above in self._ranks_above(member, slots, spawning)
         )
+
+    def is_orphan(self, member: Member, slots: Mapping[int, SlotReading]) -> bool:
+        """Nothing that a heartbeat is known of stands above it."""
+        return not any(above.pid in slots for above in self.ancestors(member))
 
     def rank_above(
         self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]

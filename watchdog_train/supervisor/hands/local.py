@@ -77,6 +77,7 @@ class LocalHands(Sampler):
             sample=self._sample,
             launch=self._launch,
             exit=self._ending.status,
+            exited_at=self._ending.known_at,
             last_words=self._final,
             running=tasks.running & COLLECTING,
             look=tasks.look,
@@ -96,11 +97,19 @@ class LocalHands(Sampler):
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         number, tree = state.attempts[-1].attempt, self._mine(state)
-        self._sample = self.look(state, tree, self._launch, now, late_s=late_s, quiet=quiet)
+        status = self._ending.status
+        self._sample = self.look(
+            *(state, tree, self._launch, now),
+            late_s=late_s,
+            quiet=quiet,
+            exited_well=status is not None and status.ok,
+        )
         judged = tuple(member for member, _ in self._sample.judged)
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
+        if status is not None and not tree.ended:  # the training may go on without its root
+            self._hear_last_words(state, now)
         self._context.children.poll(self.rows)
         if tree.launched and self._ending.settle(
             self._context.directory.attempt(number),
@@ -138,6 +147,8 @@ class LocalHands(Sampler):
             for member in self._judged
         )
         ours = (state.stop, state.given_up, state.kill) != (None, None, None)
+        # A script that goes on to another training has not failed by the one before.
+        ours = ours or any(slot.trains and not slot.exiting for _, slot in self._sample.judged)
         if not ours and self._ending.status is not None and self._ending.status.ok:
             self._ending.behind(self.hidden_failure(now))
 

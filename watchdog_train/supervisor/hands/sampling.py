@@ -18,17 +18,19 @@ from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import (
     Member,
     MemberSample,
+    Outliving,
     ProcessId,
     ProcessRow,
     RankEnd,
     Sample,
 )
 from watchdog_train.core.model.gpu import GpuHold, GpuSeen, GpuUse
+from watchdog_train.core.recovery.kill import HELPERS
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 from watchdog_train.store.slots import read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands.daemons import Daemons
+from watchdog_train.supervisor.hands.daemons import NO_NAMES, Daemons, command_of
 from watchdog_train.supervisor.hands.ends import Departures
 from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
 from watchdog_train.supervisor.hands.semaphores import Semaphores
@@ -43,6 +45,7 @@ ASK_ON_S = 60.0
 """So long after a quiet window the line for the CPUs is watched: else a starved training, which
 looks quiet whenever it is not, would be quiet in every other window."""
 MOST_NAMES = 64
+MOST_OUTLIVING = 8
 BUSY = 0.5
 """Of a CPU: another process that uses more is named where ranks wait for one."""
 MOST_BUSY = 4
@@ -94,6 +97,7 @@ class Sampler:
         self._line_until = 0.0
         self._strangers = BusyStrangers()
         self._store_ports: dict[int, int | None] = {}
+        self._before: dict[ProcessId, tuple[float, ProcessRow]] = {}
         self._semaphores = Semaphores(context.system)
         self._attempt_dir: Path | None = None
         self._daemons = Daemons(
@@ -162,6 +166,7 @@ class Sampler:
         *,
         late_s: float,
         quiet: bool,
+        exited_well: bool,
     ) -> Sample:
         """Look at everybody.
 
@@ -172,6 +177,7 @@ class Sampler:
             now: the time of this look.
             late_s: how much later than planned it comes.
             quiet: the look before found no work: what is dear to read is read, too.
+            exited_well: the first process has, with code 0.
         """
         context = self._context
         number = state.attempts[-1].attempt
@@ -212,6 +218,7 @@ class Sampler:
             empty_looks=look.empty_looks,
             keeper_alive=look.keeper_alive,
             daemons=daemons,
+            outliving=self._outliving(look, now) if exited_well else (),
             suspended_s=context.system.suspended_s(),
             late_s=late_s,
             ended=self._departures.look(look.members, now),
@@ -222,6 +229,32 @@ class Sampler:
             asked=asked,
             held_back=self._held_back(),
         )
+
+    def _outliving(self, look: TreeLook, now: float) -> tuple[Outliving, ...]:
+        """What those who live on after a success do: of each that is not left, read anew."""
+        found: list[Outliving] = []
+        before, self._before = self._before, {}
+        for one in look.members:
+            member = one.member
+            if one.state in ("Z", "X") or member.role == "keeper" or member.name in HELPERS:
+                continue
+            if member.identity in self._daemons.left or len(found) >= MOST_OUTLIVING:
+                continue
+            row = self.rows[member.pid]
+            at, last = before.get(member.identity, (now, row))
+            self._before[member.identity] = (now, row)
+            files = self._context.system.open_files(member.pid) or ()
+            written = {file.name for file in files if file.writes and file.name.startswith("/")}
+            found.append(
+                Outliving(
+                    pid=member.pid,
+                    command=command_of(self._context.system, member.pid) or member.name,
+                    cpu_share=_rate(row.cpu_s, last.cpu_s, now - at),
+                    io_bytes_s=_rate(row.io_bytes, last.io_bytes, now - at),
+                    files=tuple(sorted(n for n in written if not n.startswith(NO_NAMES)))[:8],
+                )
+            )
+        return tuple(found)
 
     def _held_back(self) -> bool:
         ends = self._context.ends
@@ -369,6 +402,10 @@ def _port(environment: Mapping[str, str]) -> int | None:
     text = environment.get(STORE_VARIABLE, "")
     port = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
     return port if LEAST_PORT <= port <= MOST_PORT else None
+
+
+def _rate(now: float | None, before: float | None, seconds: float) -> float | None:
+    return None if now is None or before is None or seconds <= 0 else (now - before) / seconds
 
 
 def _may_be_killed(state: State, mine: Tree) -> bool:

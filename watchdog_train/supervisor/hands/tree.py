@@ -403,6 +403,8 @@ class ProcessTree:
             rank, local_rank, worker = slot.rank, slot.local_rank, slot.worker
             if member.pid in spawning:
                 role, rank, local_rank = "launcher", None, None
+            if role == "other" and slot.trains and kin.is_orphan(member, slots):
+                role = "rank"  # a script that has daemonized: a fork of the first process
             if role == "rank" and kin.inside_a_rank(member, slot, slots, spawning):
                 role, rank = "other", None
             if role in ("worker", "other") and rank is None:
