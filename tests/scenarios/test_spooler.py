@@ -15,6 +15,7 @@ from tests.support import (
     end_process,
     is_alive,
     members_of,
+    of_type,
     program_command,
     run_wtrain,
     signals_of,
@@ -55,8 +56,7 @@ def test_a_successor_in_a_spooler_lives_on(tmp_path: Path, end: str) -> None:
             assert text.lower().count("rank 0") <= 1, text
             run_wtrain("stop", cwd=tmp_path, timeout_s=60)
         else:
-            keeper = next(m.pid for m in members_of(running.events) if m.role == "keeper")
-            wait_until(lambda: len(members_of(running.events)) == 2, 10, "both are recorded")
+            keeper = of_type(running.events, "attempt_launched")[0]["keeper_pid"]
             os.kill(keeper, signal.SIGKILL)
             run_wtrain("stop", "--now", cwd=tmp_path, timeout_s=60)
         run = running.result(60).check(0 if end == "by itself" else 77)
