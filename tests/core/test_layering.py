@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "core": {"core", "client.layout"},
     "explain": {"core", "explain"},
     "system": {*_LOWER, "system"},
-    "store": {*_LOWER, "store", "client.layout"},
+    "store": {*_LOWER, "store", "system", "client.layout"},
     "checkpoints": {*_LOWER, "checkpoints", "client.layout"},
     "remedies": {*_LOWER, "remedies"},
     "rules": {*_LOWER, "explain", "rules"},

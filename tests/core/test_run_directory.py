@@ -61,6 +61,7 @@ def test_a_run_directory_is_private_and_ignored_by_git(runs: Path) -> None:
     assert sorted(each.name for each in run.path.iterdir()) == [
         "attempts",
         "events.jsonl",
+        "identity.json",
         "requests",
         "stalls",
     ]

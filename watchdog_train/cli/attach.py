@@ -56,7 +56,9 @@ def attach(*, run_ref: str | None, lines: int, raw: bool, runs_dir: Path | None)
     exit code is the run's own when it ends, 0 when you leave before, 4 when nobody watches over it
     any more.
     """
-    sys.exit(Attached(resolve(run_ref, runs_dir), raw=raw).follow(lines))
+    run = resolve(run_ref, runs_dir)
+    run.refuse_copy()
+    sys.exit(Attached(run, raw=raw).follow(lines))
 
 
 def until_first_step(run: RunDirectory) -> int:

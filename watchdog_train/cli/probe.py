@@ -86,7 +86,7 @@ def _within(
         if probe == "readiness":
             return Answer(False, f"not ready: {words}")
         return Answer(True, f"alive, as far as can be told: {words}")
-    if isinstance(found[0], WtrainError):
+    if isinstance(found[0], WtrainError) and found[0].reference != "run-copy":
         return Answer(False, f"no run: {found[0].message}")
     if isinstance(found[0], Exception):
         raise found[0]
@@ -108,6 +108,7 @@ def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: flo
         from watchdog_train.store.resolve import resolve
 
         run = resolve(run_ref, runs_dir)
+        run.refuse_copy()
         chosen = [(entry_of(run.run_id), run)]
     answers = []
     for entry, run in chosen:

@@ -36,6 +36,7 @@ from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.facts import without_secrets
 from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.store.control import vitals_in
+from watchdog_train.store.copies import original_of
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
@@ -58,6 +59,8 @@ class RunReading(NamedTuple):
     state: State
     problems: tuple[str, ...]
     """What the log lacks, in words."""
+    original: Path | None = None
+    """The run directory that this one is a copy of."""
 
 
 def read_run(run: RunDirectory) -> RunReading:
@@ -69,13 +72,19 @@ def read_run(run: RunDirectory) -> RunReading:
     found = read_events(run.events, strict=False, spill_dir=run.spill_dir)
     events = tuple(without_secrets(found.events, redact_argv))
     problems = []
+    original = original_of(run.path)
+    if original is not None:
+        problems.append(
+            f"this directory is a copy, and shows what was recorded until it was made; "
+            f"the run itself: wtrain status {original}"
+        )
     if (foreign := distrusted(os.stat(run.path))) is not None:
         problems.append(f"{foreign}: wtrain shows this run and does nothing that its files say")
     if found.problem is not None:
         problems.append(
             f"the event log is damaged, what follows may lack something: {found.problem}"
         )
-    if found.torn_tail is not None and is_held(run.lock) is False:
+    if found.torn_tail is not None and original is None and is_held(run.lock) is False:
         problems.append("the last event was cut off when the supervisor ended; it is left out")
     if found.spilled:
         problems.append(f"{found.spilled} events wait in memory for a disk that takes them")
@@ -88,20 +97,25 @@ def read_run(run: RunDirectory) -> RunReading:
         problems.append("the log has no first event: the supervisor ended before it began")
     elif Path(state.run_dir) != run.path.absolute():
         state = msgspec.structs.replace(state, run_dir=str(run.path.absolute()))
-    return RunReading(run=run, events=events, state=state, problems=tuple(problems))
+    return RunReading(run, events, state, tuple(problems), original)
 
 
 def look(reading: RunReading, *, log_lines: int = 0) -> Live:
     """One look at a run from outside."""
     run, state, system = reading.run, reading.state, current()
     here = state.host in ("", _host())
-    same_boot = here and state.boot_id == system.boot_id()
-    alive = _supervisor_alive(run, state, system, here=here, same_boot=same_boot)
+    is_copy = reading.original is not None
+    # The processes of the original are its own, and may be of a later attempt.
+    same_boot = here and not is_copy and state.boot_id == system.boot_id()
+    alive = None
+    if not is_copy:
+        alive = _supervisor_alive(run, state, system, here=here, same_boot=same_boot)
     live = Live(
         at=time.time(),
         mono=system.monotonic() if same_boot else None,
         supervisor_alive=alive,
         here=here,
+        is_copy=is_copy,
         checkpoint=_checkpoint(run, state),
         log_tail=_log_tail(run, state, log_lines) if log_lines else (),
         problems=reading.problems,

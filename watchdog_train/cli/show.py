@@ -24,6 +24,7 @@ from watchdog_train.report.explanation_text import sentences
 from watchdog_train.report.facts import what_followed
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.report.words import clean, ranks_text
+from watchdog_train.store.copies import original_of
 from watchdog_train.store.run_paths import RunDirectory
 
 _FRAMES_ALL = 20
@@ -54,7 +55,8 @@ def show(
     if as_json:
         print_json(**_answer(folder, bundle, found))
         return
-    echo(f"wtrain: {folder}", err=True)
+    original = original_of(folder.parent.parent)
+    echo(f"wtrain: {folder}" + (f", a copy of {original}" if original else ""), err=True)
     told = (_with_outcome(folder, bundle.verdict), bundle.explanation, bundle.evidence)
     if not (everything or raw or rank is not None):
         machines = [machine_words(one) for one in bundle.machines]

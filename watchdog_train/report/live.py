@@ -34,6 +34,8 @@ class Live(Value):
     """The supervisor lives, but its loop has not turned for so long; None: it turns, or unknown."""
     here: bool = True
     """False: the run belongs to another machine, so nothing about its processes can be told."""
+    is_copy: bool = False
+    """The files are a copy of a run directory: they do not tell how the run is now."""
     ranks: tuple[RankStatus, ...] | None = None
     """From the heartbeat slots; None: no slot could be read, so the log's are the newest."""
     progress: RunProgress | None = None

@@ -146,6 +146,8 @@ def headline(state: State, live: Live) -> tuple[str, Style]:
         if state.outcome == "succeeded":
             return outcome, "warn" if state.warning else "good"
         return outcome, "warn" if state.outcome == "stopped" else "bad"
+    if live.is_copy:
+        return "copy", "warn"
     if not live.here:
         return "on another machine", "warn"
     if live.supervisor_alive is False:
@@ -225,6 +227,8 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
 
 def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
     """What to do when nobody watches any more."""
+    if live.is_copy:
+        return []
     if state.finished:
         if state.outcome not in ("gave_up", "failed") or not state.attempts:
             return []

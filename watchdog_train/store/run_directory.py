@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from watchdog_train.errors import WtrainError
+from watchdog_train.store.copies import sign
 from watchdog_train.store.resolve import resolve, resolve_live
 from watchdog_train.store.run_paths import LATEST, RunDirectory, default_runs_dir, runs_in
 from watchdog_train.trusted_files import hold, make_folder, release, remove
@@ -92,6 +93,7 @@ def create(
         for folder in (run.attempts, run.stalls, run.requests):
             make_folder(folder)
         refuse_full(run.path)
+        sign(run.path)
     except OSError as error:
         if made is not None:
             release(made)

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.errors import WtrainError
+from watchdog_train.store.copies import original_of
 from watchdog_train.store.places import private_runtime_directory
 from watchdog_train.trusted_files import ForeignError, hold, open_read
 
@@ -133,8 +134,9 @@ class RunDirectory(msgspec.Struct, frozen=True):
         """Hold it open to act in it: from now on its files are found whatever its parents become.
 
         Raises:
-            WtrainError: it belongs to another user, or cannot be opened.
+            WtrainError: it belongs to another user, is a copy of a run, or cannot be opened.
         """
+        self.refuse_copy()
         try:
             hold(self.path)
         except ForeignError as error:
@@ -152,6 +154,21 @@ class RunDirectory(msgspec.Struct, frozen=True):
                 hint="wtrain ps -a lists all runs",
                 reference="run-unopenable",
             ) from error
+
+    def refuse_copy(self) -> None:
+        """Do not act on a copy: its files name the processes of the original.
+
+        Raises:
+            WtrainError: it is a copy.
+        """
+        original = original_of(self.path)
+        if original is not None:
+            raise WtrainError(
+                f"this directory is a copy; the run itself is {original}",
+                context=str(self.path),
+                hint=f"name the run by its path: {original}; status, show and report read a copy",
+                reference="run-copy",
+            )
 
     def slot_dir(self) -> Path | None:
         """The slot directory as recorded, None when it is not known."""

@@ -23,7 +23,7 @@ from watchdog_train.store import pauses, registry
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import AGENTS, RunDirectory, latest_target, runs_in
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
-from watchdog_train.supervisor.machine import Machine, look_around
+from watchdog_train.supervisor.machine import Machine, is_ours, look_around
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import is_own
 
@@ -208,7 +208,7 @@ def _old_runs(
     ended = [
         run
         for run in runs_in(runs_dir)
-        if run.run_id not in kept and not machine.living.get(run.run_id) and is_own(run.path)
+        if run.run_id not in kept and not machine.living.get(run.run_id) and is_ours(run)
     ]
     if keep_last is not None:
         ended = ended[: max(0, len(ended) - max(0, keep_last - 1))]

@@ -15,6 +15,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import ProcessId, Value
 from watchdog_train.errors import WtrainError
 from watchdog_train.store import registry
+from watchdog_train.store.copies import original_of
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import AGENTS, RunDirectory, runs_in
@@ -48,8 +49,8 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
     listed = [entry.directory for entry in registry.live_runs(boot_id=boot_id)]
     agents = runs_in(runs_dir / AGENTS)[-RUNS_READ:]
     known = (*runs_in(runs_dir)[-RUNS_READ:], *agents, *listed)
-    # What the log of somebody else's run says of processes is no ground to end them.
-    runs = {run.path.resolve(): run for run in known if is_own(run.path)}
+    # The log of another user's run, or of a copy, is no ground to kill processes.
+    runs = {run.path.resolve(): run for run in known if is_ours(run)}
     recorded: dict[ProcessId, str] = {}
     finished = set()
     held = set()
@@ -79,6 +80,11 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
         left={who: run_id for who, run_id in left.items() if system.is_alive(who)},
         living=_living(system, left),
     )
+
+
+def is_ours(run: RunDirectory) -> bool:
+    """Whether it is a run of this user, and no copy of one."""
+    return is_own(run.path) and original_of(run.path) is None
 
 
 def _named(event: e.AnyEvent) -> Iterable[ProcessId]:

@@ -29,6 +29,7 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting.write import write_plain
 from watchdog_train.store import pauses, registry
 from watchdog_train.store.control import ControlPage
+from watchdog_train.store.copies import sign
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.lock import Holder, RunLock
 from watchdog_train.store.log_reading import read_events
@@ -77,11 +78,13 @@ def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
     """Hold a run; what its log says is final only after that.
 
     Raises:
-        WtrainError: another supervisor holds it, or it belongs to another user.
+        WtrainError: another supervisor holds it, it belongs to another user, or it is a copy.
     """
     directory.hold()
     lock = RunLock(directory.lock, this_supervisor(system))
     lock.acquire()
+    with suppress(OSError):  # on a full disk the path recorded before stays
+        sign(directory.path)
     return lock
 
 
