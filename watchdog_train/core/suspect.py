@@ -113,7 +113,7 @@ def _alive(observation: Observation, state: State) -> Record | None:
         return None
     look = state.look
     patience = look.patience if look is not None else None
-    at = silent_at(patience, _steps(observation, state))
+    at = silent_at(patience, _steps(observation))
     paused_s = 0.0
     # Lost idleness alone is no progress, and whoever was stopped did not continue by itself.
     moved = observation.verdict.moved_at > state.suspicion_mono
@@ -388,7 +388,7 @@ def _limit_s(
         verdict.survived_s,
         FINISHING_S if finishing else 0.0,
         pauses.earned_s(state, patience),
-        _again_s(state, policy, patience, silent_at(patience, _steps(observation, state))),
+        _again_s(state, policy, patience, silent_at(patience, _steps(observation))),
     )
 
 
@@ -419,11 +419,9 @@ def _again_s(state: State, policy: Policy, patience: Patience, at: SilentAt | No
     return min(limits.again_later_s, max(0.0, limits.again_most_s - given_s))
 
 
-def _steps(observation: Observation, state: State) -> int:
-    """Since the start of the attempt."""
-    step = job_step(observation.sample)
-    first = state.attempt.first_step if state.attempt is not None else None
-    return step - first if step is not None and first is not None else 0
+def _steps(observation: Observation) -> int:
+    """As the training counts them: the first step that was sampled is another in each attempt."""
+    return job_step(observation.sample) or 0
 
 
 def _declare(observation: Observation, state: State, basis: Basis, why: Why) -> Record:
@@ -436,7 +434,7 @@ def _declare(observation: Observation, state: State, basis: Basis, why: Why) -> 
         ranks=verdict.ranks,
         age_s=round(verdict.age_s, 1),
         why=why,
-        at=silent_at(look.patience, _steps(observation, state)) if look is not None else None,
+        at=silent_at(look.patience, _steps(observation)) if look is not None else None,
     )
     progress = progress_event(observation.sample, state, observation.now)
     return Record(events=(progress, *milestones_event(observation, state), declared))

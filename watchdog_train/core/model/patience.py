@@ -81,7 +81,7 @@ class SilentAt(Value):
     """The user's innermost own frame."""
     wait: str
     steps: int
-    """Since the start of the attempt."""
+    """As the training counts them."""
 
 
 def silent_at(patience: Patience | None, steps: int) -> SilentAt | None:
