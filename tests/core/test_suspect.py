@@ -63,9 +63,15 @@ def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Ver
 
 
 def ask(
-    state: State, verdict: Verdict, at: float = 0.0, policy: Policy = POLICY, **seen: Any
+    state: State,
+    verdict: Verdict,
+    at: float = 0.0,
+    policy: Policy = POLICY,
+    step: int = 0,
+    **seen: Any,
 ) -> Action | None:
-    return watch(b.observation(b.sample(at, b.rank()), verdict, **seen), state, policy, {})
+    poll = b.sample(at, b.rank(words=step))
+    return watch(b.observation(poll, verdict, **seen), state, policy, {})
 
 
 def event(action: Action | None) -> e.AnyEvent:
@@ -105,14 +111,14 @@ def then(state: State, more: e.AnyEvent, at: float) -> State:
     return evolve(state, msgspec.structs.replace(more, mono=at, t=1e9 + at, attempt=1))
 
 
-def limit_s(state: State, verdict: Verdict, policy: Policy = POLICY) -> float | None:
+def limit_s(state: State, verdict: Verdict, policy: Policy = POLICY, step: int = 0) -> float | None:
     """Seconds of quiet from which on it is a stall, by a look that is always fresh."""
     look = state.look
     assert look is not None
     for at in map(float, range(5000)):
         fresh = msgspec.structs.replace(state, look=msgspec.structs.replace(look, mono=at))
         longer = msgspec.structs.replace(verdict, quiet_s=at)
-        if isinstance(ask(fresh, longer, at, policy), Record):
+        if isinstance(ask(fresh, longer, at, policy, step), Record):
             return at
     return None
 
@@ -336,8 +342,21 @@ ELSEWHERE = fallen_silent_at(own=Place(function="f", file="train.py", line=10))
 def test_silent_again_at_the_same_place(
     row: PatienceRow, before: tuple[e.StallDeclared, ...], after_s: float
 ) -> None:
-    """Same line, same wait, as many steps since the start: maybe the first one was a pause."""
+    """Same line, same wait, same step: maybe the first one was a pause."""
     assert limit_s(silent(row, *before), quiet()) == after_s
+
+
+@pytest.mark.parametrize(
+    ("first_sampled", "step", "after_s"),
+    [(2, 101, 900.0), (19, 101, 900.0), (19, 102, 75.0)],
+)
+def test_the_same_place_is_told_by_the_step_that_the_training_counts(
+    first_sampled: int, step: int, after_s: float
+) -> None:
+    """Which step of an attempt is sampled first is chance."""
+    first = e.FirstStep(rank=0, pid=b.ROOT, step=first_sampled, after_s=1.0)
+    state = silent("unknown", fallen_silent_at(step=101), first)
+    assert limit_s(state, quiet(), step=step) == after_s
 
 
 def test_a_collective_is_never_the_same_place() -> None:

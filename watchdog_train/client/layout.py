@@ -70,6 +70,8 @@ W_STOP_REFUSED = 46
 W_LOAD_BEGUN = 52  # 1: it has begun to load the checkpoint that it is to resume from
 W_CONTINUED = 53  # 1: its own count is above that of the checkpoint at its first save
 W_DECIDING = 47  # number of the thread that has made the last beat or step, as this process has it
+W_OWN_SIGNALS = 48  # bit i: code of the script itself handles signal number USER_SIGNALS[i]
+USER_SIGNALS = ("SIGUSR1", "SIGUSR2")
 
 ROLE_UNKNOWN, ROLE_LAUNCHER, ROLE_RANK, ROLE_WORKER, ROLE_OTHER = 0, 1, 2, 3, 4
 ROLES = ("unknown", "launcher", "rank", "worker", "other")

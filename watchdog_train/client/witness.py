@@ -18,6 +18,13 @@ _PR_SET_PTRACER_ANY = 0xFFFFFFFFFFFFFFFF
 _MOST_DUMP_BYTES = 8 << 20
 _LONGEST_WAIT_FOR_PULSE_S = 0.2
 
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python", "/watchdog_train/", "<frozen ")
+_FRAMEWORKS = (
+    *("submitit", "lightning", "pytorch_lightning", "wandb", "ray", "torch", "accelerate"),
+    *("deepspeed", "transformers", "composer", "megatron", "signal", "faulthandler"),
+)
+"""Their handlers save or end a training; none of them wakes a wait of the script."""
+
 _allow = None
 _dump_file = None
 _pulse_wake = None
@@ -147,6 +154,7 @@ def _pulse(wake, gone, words, generation):
                 break
             try:
                 words[L.W_PULSE] += 1
+                words[L.W_OWN_SIGNALS] = own_signals()
                 request = control.dump_due()
                 if request:
                     answer_dump(request)
@@ -157,6 +165,30 @@ def _pulse(wake, gone, words, generation):
                 pass
     finally:
         gone.release()
+
+
+def own_signals():
+    """Which of USER_SIGNALS code of the script handles: somebody may send them to wake it."""
+    found = 0
+    for bit, name in enumerate(L.USER_SIGNALS):
+        number = getattr(_signal, name, None)
+        if number is not None and _is_own(_signal.getsignal(number)):
+            found |= 1 << bit
+    return found
+
+
+def _is_own(handler):
+    """Whether a handler is neither of Python, of an installed package, nor of a framework."""
+    handler = getattr(handler, "func", handler)  # functools.partial
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    if code is None:
+        handler = type(handler).__call__ if callable(handler) else None
+        code = getattr(handler, "__code__", None)
+    if code is None:
+        return False
+    file = code.co_filename.replace("\\", "/")
+    package = str(getattr(handler, "__module__", "")).partition(".")[0]
+    return package not in _FRAMEWORKS and not any(part in file for part in _INSTALLED)
 
 
 def _open_dump():

@@ -70,6 +70,7 @@ class Target:
         self.deciding_tid: int | None = None
         self.world_size = 0
         """As its slot has it, 0 where it has none."""
+        self.own_signals: tuple[str, ...] = ()
         self.gpu: GpuUse | None = None
         self._judge_first()
 
@@ -159,9 +160,13 @@ class Target:
         if self.first is None or self.first.state in ("Z", "X"):
             return
         words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
-        self.world_size = words[layout.W_WORLD_SIZE] if words is not None else 0
-        if words is not None and (said := words[layout.W_DECIDING]):
-            self.deciding_tid = proc.our_thread(self.pid, said)
+        if words is not None:
+            self.world_size = words[layout.W_WORLD_SIZE]
+            if said := words[layout.W_DECIDING]:
+                self.deciding_tid = proc.our_thread(self.pid, said)
+            handled = words[layout.W_OWN_SIGNALS]
+            names = enumerate(layout.USER_SIGNALS)
+            self.own_signals = tuple(name for bit, name in names if handled >> bit & 1)
         self.python = process_look.is_python(self.pid)
         variables = proc.parse_environment(proc.read(f"/proc/{self.pid}/environ") or b"")
         redact.learn(variables)
@@ -243,6 +248,7 @@ class Target:
             thread_waits=waits,
             wait=deciding.wait if deciding else None,
             handles_signals=look.handles_signals if look else None,
+            own_signals=self.own_signals,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
             gpu=self.gpu,

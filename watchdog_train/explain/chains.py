@@ -333,11 +333,12 @@ class Chains:
             if not self.nodes[n].idle
             and (isinstance(node.doing, x.QueueWait) or of_thread.hears_children(node.process))
         ]
-        if children and not inner:
+        outside = isinstance(node.doing, x.PythonLockWait) and node.doing.from_outside
+        if children and not inner and not outside:
             return Waits(needs=tuple(children))
         able = (*inner, *children)
         # One other thread that works: it is the one. None: nobody who was seen could.
-        return Waits(any_of=able, complete=len(able) == 1)
+        return Waits(any_of=able, complete=len(able) == 1 and not outside)
 
     def _children_of(self, process: ProcessEvidence) -> list[int]:
         return [

@@ -32,7 +32,7 @@ ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("unknown", "what it waits for is not known; and what a false alarm would cost"),
     ("at-work", "it works, though quietly: as unknown"),
     ("network", "another machine is to answer"),
-    ("poll", "it asks again and again, sleeps again at the same line, or listens"),
+    ("poll", "it asks again, sleeps again at the same line, listens, or may be woken from outside"),
     ("outsider", "a living process of this machine that is no part of the job"),
     ("sleep", "one sleep: until its end"),
     ("stopped", "stopped, frozen or held by a debugger: detection.stopped_timeout_s"),
@@ -323,6 +323,8 @@ def row_of(doing: x.Doing, still: x.Standstill) -> PatienceRow:  # noqa: PLR0912
             return "proven"
         case w.UnknownWait(call="signal"):
             return "poll"  # anybody may send it, a timer too
+        case x.PythonLockWait(from_outside=True):
+            return "poll"
         case w.TerminalWait():
             return "input"
         case w.Stopped():

@@ -23,6 +23,11 @@ from watchdog_train.core.model import waits as w
 
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
 """Names of threads that tick or wait in every healthy run, whatever their frames say."""
+_BACKENDS = re.compile(
+    r"gloo|pt_|cuda|nccl|NCCL|ZMQbg|grpc|event_engine|default-exec|resolver-exec|timer_manager|"
+    r"jemalloc|tokio|hf-xet|iou-|OMP|tbb|rayon|polars|tf_|TF_|py-spy|wandb|bfc_|tqdm"
+)
+"""Names of native threads of libraries: they release no event or condition of a script."""
 _WRAPPERS = (
     "wrapper|inner|_fn|__call__|_wrapped_call_impl|_call_impl|decorate_*|_compile|wrapped*|patched*"
 )
@@ -199,7 +204,7 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
         return w.DiskWait(function=process.wchan)
     if isinstance(wait, w.MutexWait) and wait.timed and _is_timer(frames):
         return w.SleepWait(timed=True)
-    by_frame = _by_frame(call, frames[at] if at is not None else None)
+    by_frame = _by_frame(process, call, frames[at] if at is not None else None)
     if isinstance(wait, w.MutexWait) and not isinstance(by_frame, (w.SharedSemaphoreWait,)):
         # Who holds a native mutex is written in it; of a Python lock only frames tell.
         known = wait.owner_tid is not None or wait.owner_lives is False
@@ -215,6 +220,36 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
     if thread is not None and any(frame_matches(_NATIVE_LOCK, frame) for frame in frames[:3]):
         return w.MutexWait(address=0)
     return wait or w.UnknownWait(why="refused" if thread is None else "no_proc")
+
+
+def _native_threads(process: ProcessEvidence) -> tuple[str, ...]:
+    """Threads without Python that wake up by themselves or are woken from outside the process.
+
+    Those of idle pools (OpenMP, BLAS, Rayon) wait without a limit for a lock of this process: none
+    of them acts before another thread does.
+    """
+    known = {thread.os_id for thread in process.threads}
+    if None in known or not known:
+        return ()
+    return tuple(
+        f"{fact.name} ({tid})"
+        for tid, fact in sorted(process.thread_waits.items())
+        if tid not in known
+        and not fact.is_ticker
+        and not _BACKENDS.match(fact.name)
+        and _wakes(fact.wait)
+    )
+
+
+def _wakes(wait: w.Wait) -> bool:
+    match wait:
+        case w.MutexWait():
+            return wait.timed
+        case w.PollWait():  # a driver's thread, such as that of CUDA
+            return not any(isinstance(each, w.DeviceWait) for each in wait.waits)
+        case w.UnknownWait():
+            return wait.why == "call"
+    return not isinstance(wait, (w.DeviceWait, w.Ended, w.Stopped))
 
 
 def hears_children(process: ProcessEvidence) -> bool:
@@ -317,27 +352,30 @@ def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
     return any(in_set(sets, name, frame) for frame in frames)
 
 
-def _by_frame(call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
+def _by_frame(process: ProcessEvidence, call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
     for pattern, found in _BY_FRAME:
         if any(frame_matches(pattern, frame) for frame in call):
-            return _of_threading(call) if isinstance(found, x.PythonLockWait) else found
+            return _of_threading(process, call) if isinstance(found, x.PythonLockWait) else found
     deciding = next((f for f in (*call, *((own,) if own else ())) if not f.native), None)
     if deciding is None or deciding.source is None:
         return None
     return next((f for pattern, f in _SOURCES if pattern.search(deciding.source[:500])), None)
 
 
-def _of_threading(call: Sequence[Frame]) -> x.PythonLockWait:
+def _of_threading(process: ProcessEvidence, call: Sequence[Frame]) -> x.PythonLockWait:
     """By the functions of threading.py on the way: they call each other in a way of their own."""
     names = [frame.name for frame in call if frame.short == "threading.py"]
     if "_wait" in names:
         return x.PythonLockWait(kind="barrier")
     if names[:1] != ["wait"]:
         return x.PythonLockWait()
+    outside = x.PythonLockWait(
+        kind="condition", signals=process.own_signals, native_threads=_native_threads(process)
+    )
     if any(name in ("acquire", "__enter__") for name in names):
-        return x.PythonLockWait(kind="semaphore")
+        return msgspec.structs.replace(outside, kind="semaphore")
     event = names.count("wait") > 1 or any(f.function == "Event.wait" for f in call)
-    return x.PythonLockWait(kind="event" if event else "condition")
+    return msgspec.structs.replace(outside, kind="event") if event else outside
 
 
 RAISED = "X"

@@ -467,7 +467,13 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
     if wait.sealed:
         told = f"No thread is left that could {end}."
         return f"waiting for {article} {wait.kind} inside the process", told
-    return f"waiting for a Python {wait.kind}", f"Python does not record who could {end}."
+    told = f"Python does not record who could {end}."
+    if wait.native_threads:
+        names = [clean(name, 40) for name in wait.native_threads]
+        told += f" A native thread could: {listed(names, _SHOWN)}."
+    if wait.signals:
+        told += f" Its own handler of {listed(wait.signals)} could."
+    return f"waiting for a Python {wait.kind}", told
 
 
 def _collective(wait: x.CollectiveWait) -> tuple[str, str]:

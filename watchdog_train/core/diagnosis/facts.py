@@ -79,6 +79,8 @@ class ProcessEvidence(Value):
     handles_signals: tuple[int, ...] | None = None
     """Signals that somebody may send it to let it continue: it has handlers for them. Left out are
     SIGINT and SIGTERM, which ask to end, SIGCHLD, our SIGURG, and faults of the process itself."""
+    own_signals: tuple[str, ...] = ()
+    """SIGUSR1 and SIGUSR2, where code of the script itself handles them, not a framework's."""
     sealed: bool | None = None
     """True: every thread waits, without a time limit, for a lock that only a thread of this same
     process can release, and none ran between two looks: no one is left to wake it, ever."""

@@ -92,6 +92,15 @@ class PythonLockWait(_FrameWait, tag="python_lock"):
     sealed: bool = False
     """Every thread of the process waits so: none is left that could release it."""
     kind: Literal["lock", "event", "condition", "semaphore", "barrier"] = "lock"
+    signals: tuple[str, ...] = ()
+    """The script handles them itself: whoever sends one may end the wait."""
+    native_threads: tuple[str, ...] = ()
+    """Threads that Python does not know, each of which may end the wait when it wakes up."""
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether somebody may end it who is none of the process's Python threads."""
+        return bool(self.signals or self.native_threads)
 
 
 class QueueWait(_FrameWait, tag="queue"):
