@@ -17,6 +17,7 @@ from watchdog_train.store.run_paths import default_runs_dir
 from watchdog_train.supervisor.leftover import Leftover
 from watchdog_train.supervisor.leftovers import find_leftovers, remove
 from watchdog_train.system import current
+from watchdog_train.system.proc import refuse_foreign
 
 EXIT_SOME_LEFT = 1
 
@@ -54,6 +55,7 @@ def clean(
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
     listed with the command that takes it up again. Each machine of a job cleans its own.
     """
+    refuse_foreign()
     system = current()
     found = find_leftovers(
         system, runs_dir or default_runs_dir(), keep_last=keep_last, older_than_s=older_than_s

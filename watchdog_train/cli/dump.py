@@ -34,6 +34,7 @@ from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_directory import ignore_in_git
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
+from watchdog_train.system.proc import refuse_foreign
 
 ANSWER_S = 15.0
 """Within this the leader of a job begins."""
@@ -61,6 +62,7 @@ def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json
 
 
 def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
+    refuse_foreign()
     system = current()
     if pid == os.getpid():
         raise WtrainError(f"process {pid} is this very command", reference="pid-unknown")

@@ -34,6 +34,7 @@ EXIT_BROKEN_PIPE = 141
 def main() -> None:
     """Entry point of the console script."""
     gc.set_threshold(100_000)  # importing makes much and leaves no garbage: 6 % of a start
+    _open_closed_streams()
     code = run(sys.argv[1:])
     _flush(sys.stdout, sys.stderr)
     # Taking the interpreter apart takes 20 ms, and nothing of ours waits for it: what is written
@@ -105,6 +106,21 @@ def _dispatch(arguments: list[str]) -> int:
     except SystemExit as end:  # a command's own code
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return result if isinstance(result, int) else EXIT_SUCCESS
+
+
+def _open_closed_streams() -> None:
+    """Lead standard streams that the shell has closed (`<&-`) to the null device.
+
+    Otherwise the next file of ours gets that number, and a child takes it for its input or output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number, so this one
+            os.set_inheritable(opened, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 
 from watchdog_train.keeper.capped import CappedFile
-from watchdog_train.keeper.streams import Stream, read_block
+from watchdog_train.keeper.streams import Stream, read_block, start_thread
 from watchdog_train.keeper.wake import ready
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
@@ -42,8 +42,8 @@ class RankStreams:
         self.held_bytes = 0
         self.ended = False
         self.moving = threading.Lock()
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.writer = threading.Thread(target=self._write, daemon=True)
+        self.reader: threading.Thread | None = None
+        self.writer: threading.Thread | None = None
 
     def announce(self, child_fds: dict[str, int]) -> None:
         """Tell the launcher by its environment where each of its ranks may write.
@@ -73,8 +73,8 @@ class RankStreams:
                 fd = one["fds"][0]
                 self.into[fd] = streams[name]
                 self.copies[fd] = Copy(one["path"], self.cap_bytes)
-        self.reader.start()
-        self.writer.start()
+        self.reader = start_thread(self._read)
+        self.writer = start_thread(self._write)
 
     def settled(self) -> bool:
         """Whether everything that was written until now has been read."""
@@ -100,7 +100,7 @@ class RankStreams:
 
     def finish(self, patience_s: float) -> None:
         """Pass on the rest."""
-        if self.streams:
+        if self.reader is not None and self.writer is not None:
             if not self.ended:  # else who stays may hold the other ends for ever
                 self.reader.join(patience_s)
             self.writer.join(patience_s)

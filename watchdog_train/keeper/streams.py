@@ -18,6 +18,7 @@ from watchdog_train.keeper.wake import Wake, ready
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 BUFFER_BYTES = 8 * 1024 * 1024  # of output that no file takes yet; then the oldest is dropped
@@ -46,11 +47,8 @@ class Stream:
         self.ended = False
         self.file = CappedFile(path, cap_bytes, gate)
         self.file.open()
-        self.reader = None if fed else threading.Thread(target=self._read, daemon=True)
-        self.writer = threading.Thread(target=self._write, daemon=True)
-        if self.reader is not None:
-            self.reader.start()
-        self.writer.start()
+        self.reader = None if fed else start_thread(self._read)
+        self.writer = start_thread(self._write)
 
     def settled(self) -> bool:
         """Whether everything that was written until now is in the file."""
@@ -121,6 +119,18 @@ class Stream:
                 time.sleep(STUCK_S)
             elif not busy:
                 time.sleep(GATHER_S)
+
+
+def start_thread(target: Callable[[], None]) -> threading.Thread:
+    """A daemon thread; where the limit of processes is used up, once there is room again."""
+    while True:
+        thread = threading.Thread(target=target, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            time.sleep(STUCK_S)
+        else:
+            return thread
 
 
 def read_block(fd: int) -> bytes:

@@ -16,6 +16,7 @@ import msgspec
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.copies import original_of
 from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.system import proc
 from watchdog_train.trusted_files import ForeignError, hold, open_read
 
 RUNS_DIR = "wtrain-runs"
@@ -136,6 +137,7 @@ class RunDirectory(msgspec.Struct, frozen=True):
         Raises:
             WtrainError: it belongs to another user, is a copy of a run, or cannot be opened.
         """
+        proc.refuse_foreign()
         self.refuse_copy()
         try:
             hold(self.path)

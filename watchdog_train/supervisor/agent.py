@@ -8,7 +8,6 @@ training does not work any more, it takes evidence and ends: then its supervisor
 from __future__ import annotations
 
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -35,6 +34,7 @@ from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
 from watchdog_train.supervisor.hands.remote import machine_of, this_machine
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.observe import is_hurried
+from watchdog_train.supervisor.room import start_thread
 
 REPORT_EVERY_S = 1.0
 HURRIED_S = 0.05
@@ -283,7 +283,7 @@ class Sought:
         self.path, self._found = path, not path
         self._until = time.monotonic() + NOT_SEEN_AFTER_S
         if path:
-            threading.Thread(target=self._look, daemon=True).start()
+            start_thread(self._look, "sought")
 
     def _look(self) -> None:
         while not (found := os.path.exists(self.path)) and time.monotonic() < self._until:

@@ -14,6 +14,7 @@ import msgspec
 
 from watchdog_train.core.model import Value
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
+from watchdog_train.supervisor.room import refuse_few_tasks
 
 if TYPE_CHECKING:
     from watchdog_train.supervisor.setup import RunSession
@@ -40,8 +41,9 @@ def refuse_to_detach() -> None:
     """Say where nothing can be detached.
 
     Raises:
-        WtrainError: the platform cannot detach.
+        WtrainError: the platform cannot detach, or too few processes can be started.
     """
+    refuse_few_tasks()
     if sys.platform == "win32":
         raise WtrainError(
             "--detach is not available on Windows",

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from watchdog_train.supervisor.room import start_thread
+
 
 class NewestText:
     """One file at a time; of several texts only the newest waits for its turn."""
@@ -24,8 +26,7 @@ class NewestText:
         with self._changed:
             self._waiting = (path, text)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=path.name, daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._run, path.name)
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:

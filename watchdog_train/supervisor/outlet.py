@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from watchdog_train.keeper.wake import ready
+from watchdog_train.supervisor.room import start_thread
 from watchdog_train.supervisor.terminal import is_terminal
 
 QUEUE_BYTES = 256 * 1024
@@ -84,8 +85,7 @@ class Outlet:
             self._queue.append(data)
             self._queued_bytes += len(data)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._write, name="display", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._write, "display")
             self._changed.notify()
 
     def wait_empty(self, timeout_s: float) -> None:

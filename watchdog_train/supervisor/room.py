@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import shutil
 import threading
@@ -15,11 +16,14 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
 from watchdog_train.supervisor.leftover import size_bytes
+from watchdog_train.system import proc
 
 SPARE_DESCRIPTORS = 24
 """A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
 HELD_DESCRIPTORS = 24
 """Of a supervisor with one attempt and everything else that it may serve, at most."""
+NEEDED_TASKS = 24
+"""Threads of supervisor and keeper, the training, collectors with py-spy, a scan of checkpoints."""
 LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
@@ -84,6 +88,17 @@ def _not_writable(path: Path) -> str | None:
     return None
 
 
+def refuse_little_room() -> None:
+    """Before anything is started.
+
+    Raises:
+        WtrainError: too few files, threads or processes, or a /proc of other processes.
+    """
+    proc.refuse_foreign()
+    refuse_few_descriptors()
+    refuse_few_tasks()
+
+
 def refuse_few_descriptors() -> None:
     """Before anything is started: a supervisor could neither launch nor restart.
 
@@ -100,6 +115,46 @@ def refuse_few_descriptors() -> None:
             hint="raise it in this shell, then start again: ulimit -n 1024",
             reference="too-few-descriptors",
         )
+
+
+def refuse_few_tasks() -> None:
+    """Before anything is started: what fails later could leave a training unwatched.
+
+    Raises:
+        WtrainError: too few threads can be started; the kernel counts processes with them.
+    """
+    gate = _thread.allocate_lock()
+    count = 0
+    with gate:
+        try:
+            while count < NEEDED_TASKS:
+                _thread.start_new_thread(_pass, (gate,))
+                count += 1
+        except RuntimeError:
+            pass
+    if count < NEEDED_TASKS:
+        raise WtrainError(
+            f"only {count} more processes and threads can be started; wtrain needs {NEEDED_TASKS}, "
+            "and the training needs its own",
+            context="limit of processes",
+            hint="raise it, then start again: ulimit -u 4096; of a container: --pids-limit",
+            reference="too-few-processes",
+        )
+
+
+def _pass(gate: _thread.LockType) -> None:
+    with gate:
+        pass
+
+
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread | None:
+    """A daemon thread, or None where no more can be started now: try again later."""
+    thread = threading.Thread(target=target, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 def _can_open(most: int) -> tuple[int, str | None]:
@@ -134,11 +189,8 @@ class SaveRoom:
         looks = self._thread is not None and self._thread.is_alive()
         if not looks and (is_new or now - self._looked_at >= LOOK_S):
             self._looked_at = now
-            self._thread = threading.Thread(
-                target=self._look, args=(save,), name="save-room", daemon=True
-            )
-            self._thread.start()
-            if is_new:
+            self._thread = start_thread(lambda: self._look(save), "save-room")
+            if is_new and self._thread is not None:
                 self._thread.join(ANSWER_S)
         return self._lacking
 

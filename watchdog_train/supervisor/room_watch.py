@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from watchdog_train.core.notices.ahead import DiskRoom, Room
+from watchdog_train.supervisor.room import start_thread
 from watchdog_train.system import proc
 from watchdog_train.system.cgroup import cgroup_cache_bytes, cgroup_memory
 
@@ -33,10 +34,7 @@ class RoomWatch:
         if now >= self._next and (self._thread is None or not self._thread.is_alive()):
             self._next = now + EVERY_S
             arguments = (now, tuple(places)[:MOST_PLACES])
-            self._thread = threading.Thread(
-                target=self._measure, args=arguments, name="room", daemon=True
-            )
-            self._thread.start()
+            self._thread = start_thread(lambda: self._measure(*arguments), "room")
         return self._newest
 
     def _measure(self, at: float, places: tuple[str, ...]) -> None:

@@ -36,7 +36,7 @@ from watchdog_train.supervisor.duplicates import (
 from watchdog_train.supervisor.environment import keep_environment
 from watchdog_train.supervisor.launcher import launcher_of
 from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
-from watchdog_train.supervisor.room import refuse_few_descriptors
+from watchdog_train.supervisor.room import refuse_little_room
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
@@ -57,7 +57,7 @@ def start_run(
     Raises:
         WtrainError: refused, with exit code 78: no place for the run, or it runs already.
     """
-    refuse_few_descriptors()
+    refuse_little_room()
     cwd = os.getcwd()
     system = current()
     display = Display()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from watchdog_train.core.model import ProcessRow, ThreadWait
+from watchdog_train.errors import WtrainError
 from watchdog_train.system.protocol import MASTER, SHORTAGES, BlindError, OpenFile
 
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -97,6 +98,25 @@ def text(path: str, cap_bytes: int = READ_CAP_BYTES) -> str | None:
 def exists(pid: int) -> bool:
     """Whether /proc shows a process with this pid."""
     return os.path.exists(f"/proc/{pid}")
+
+
+def refuse_foreign() -> None:
+    """Do nothing by the numbers of another pid namespace: they are those of strangers.
+
+    Raises:
+        WtrainError: /proc is of another namespace than this process.
+    """
+    try:
+        told = os.readlink("/proc/self")
+    except OSError:  # there is no /proc
+        return
+    if told != str(os.getpid()):
+        raise WtrainError(
+            f"/proc is of another pid namespace: there this process is {told}, not {os.getpid()}",
+            context="/proc",
+            hint="give the namespace its own: unshare --pid --fork --mount-proc wtrain ...",
+            reference="proc-foreign",
+        )
 
 
 def link(pid: int | str, name: str) -> str | None:
