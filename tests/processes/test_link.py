@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ import psutil
 import pytest
 
 from tests.processes.test_launch import environment_of, plan_of
-from tests.support import free_port, is_alive, wait_until
+from tests.support import free_port, is_alive, scenario_environment, wait_until
 from watchdog_train.core.policy import Job
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
@@ -333,6 +334,9 @@ def test_an_end_that_is_killed_leaves_no_process(world: World, tcp: str) -> None
     [
         (None, "need a key"),
         ("secret", "64 digits"),
+        ("0" * 64, "guess"),
+        ("0123456789abcdef" * 4, "guess"),
+        (bytes(range(32)).hex(), "guess"),
         ("/nonexistent/key", "No such file"),
         ("open", "chmod 600"),
     ],
@@ -355,6 +359,54 @@ def test_without_a_key_it_is_refused(
         assert "export WTRAIN_JOB_KEY=$(wtrain key)" in str(refused.value.hint)
         assert refused.value.exit_code == 78
     assert world.pids() == []
+
+
+def test_another_user_in_the_place_of_the_socket_is_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory to a second user")
+    place = tmp_path / f"wtrain-{os.getuid()}-link"
+    place.mkdir()
+    os.chown(place, 65534, 65534)
+    monkeypatch.setattr(link_start, "shared_bases", lambda: [tmp_path])
+    monkeypatch.setattr(link_start, "_BASE_CHARS", 1000)
+    with pytest.raises(WtrainError) as refused:
+        end(world, None, 0)
+    assert f"{place} belongs to nobody" in refused.value.message
+    assert refused.value.exit_code == 78
+
+
+@needs_zmq
+def test_pyzmq_that_only_pythonpath_provides_is_refused_at_the_start(tmp_path: Path) -> None:
+    """The link's process ignores PYTHONPATH: both nodes would wait in silence."""
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False, symlinks=True)
+    (site,) = bare.glob("lib/python*/site-packages")
+    found = importlib.util.find_spec("zmq")
+    assert found is not None
+    ours = Path(str(found.origin)).parent.parent
+    for each in ours.iterdir():
+        if not each.name.startswith(("zmq", "pyzmq")):
+            (site / each.name).symlink_to(each)
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "zmq").symlink_to(ours / "zmq")
+    environment = {**scenario_environment(tmp_path), VARIABLE: secrets.token_hex(32)}
+    address = f"tcp://127.0.0.1:{free_port()}"
+    options = ("--nodes", "2", "--node-rank", "0", "--coordination", address)
+    for path in (str(tmp_path / "path"), ""):
+        done = subprocess.run(
+            [bare / "bin/python", "-m", "watchdog_train", "run", *options, "--", "true"],
+            env={**environment, "PYTHONPATH": path},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == 78, done
+        assert "pyzmq is not installed" in done.stderr, done
+        assert ("PYTHONPATH" in done.stderr) == bool(path), done
 
 
 def test_a_key_may_be_in_a_file(
@@ -504,8 +556,8 @@ def test_another_key_is_not_let_in_and_said(
     bad = end(world, tcp, 2)
     world.until(lambda: good.was_welcome and bad._refused_at, "it is not let in")
     assert bad.refusal is None, "the right leader may come yet"
-    monkeypatch.setattr(ends, "SURE_S", 0.5)
-    world.until(lambda: bad.refusal, "it gives up")
+    monkeypatch.setattr(ends, "SURE_OF_KEY_S", 0.5)
+    world.until(lambda: bad.refusal and leader.other_key, "it gives up, and the leader says so")
     assert "key" in bad.refusal.message
     assert bad.refusal.exit_code == 78
     assert leader._peers.keys() == {"task1"}

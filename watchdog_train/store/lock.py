@@ -16,7 +16,7 @@ from typing import Literal
 
 from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.places import private_runtime_directory
+from watchdog_train.store.places import private_runtime_directory, why_denied
 from watchdog_train.trusted_files import open_regular, remove
 from watchdog_train.whole_files import read_json, replace_json
 
@@ -152,7 +152,8 @@ def _holder_file(path: Path) -> Path:
 def _refusal(path: Path, answer: str) -> WtrainError:
     if answer == "no-locks":
         return WtrainError(
-            "this file system has no locks, and there is no private local place for one",
+            f"this file system has no locks, and no local directory can be made for one: "
+            f"{why_denied('lock')}",
             context=str(path),
             hint="choose another place with --runs-dir DIR",
             reference="run-unlockable",

@@ -9,9 +9,11 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from watchdog_train.trusted_files import owner_name
 
 
 def state_directory() -> Path:
@@ -31,12 +33,34 @@ def private_runtime_directory(
     or was made by somebody else: these places are shared by all users, so a directory that is not
     ours is never entered.
     """
-    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
-    for base in runtime_bases() if bases is None else bases:
-        top = base / f"wtrain-{user}-{purpose}"
+    for top in _tops(purpose, bases):
         if _is_private(top, make=make) and _is_private(top / run_id, make=make):
             return top / run_id
     return None
+
+
+def why_denied(purpose: str, bases: Iterable[Path] | None = None) -> str:
+    """Who or what keeps private_runtime_directory() from making one, at each place."""
+    found = []
+    for top in _tops(purpose, bases):
+        try:
+            about = top.lstat()
+        except OSError:
+            found.append(f"{top.parent} takes no directory")
+            continue
+        if hasattr(os, "getuid") and about.st_uid != os.getuid():
+            found.append(f"{top} belongs to {owner_name(about.st_uid)}")
+        elif stat.S_ISDIR(about.st_mode):
+            found.append(f"{top} is open to others, or takes no directory")
+        else:
+            found.append(f"{top} is no directory")
+    return "; ".join(found) or "no such place is known"
+
+
+def _tops(purpose: str, bases: Iterable[Path] | None) -> Iterator[Path]:
+    user = os.getuid() if hasattr(os, "getuid") else os.environ.get("USERNAME", "user")
+    for base in runtime_bases() if bases is None else bases:
+        yield base / f"wtrain-{user}-{purpose}"
 
 
 def release_runtime_directory(path: Path, *, with_content: bool) -> None:

@@ -37,7 +37,7 @@ from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.keeper.wake import ready
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link.ends import Link
+from watchdog_train.supervisor.hands.link.ends import Leader, Link
 from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder, open_regular
@@ -282,6 +282,7 @@ class Machines:
         self.context = context
         self.link = link
         self.place = machine_of(context.system)
+        self._other_key_said = False
         self.requests: list[a.Request] = []
         """What people have asked an agent."""
         self.hands = tuple(RemoteHands(task.name_of(n), self) for n in range(1, task.tasks))
@@ -293,6 +294,12 @@ class Machines:
             hands, message = self._by_name.get(name), wire.decode(wire.UP, data)
             if hands is not None and message is not None:
                 hands.take(message, now)
+        if isinstance(self.link, Leader) and self.link.other_key and not self._other_key_said:
+            self._other_key_said = True
+            self.context.display.say(
+                "wtrain: somebody came with another WTRAIN_JOB_KEY and was refused; all tasks of a "
+                "job need the same: export it once, before they start"
+            )
         # One of these replaces us; names of all, said to all, would grow by the square.
         known = state.crew.machines if state.crew is not None else ()
         plan, over = state.next_plan, None

@@ -29,6 +29,8 @@ LINGER_S = 3.0
 FULL_BYTES = 1 << 17  # Linux gives a unix socket 208 KiB, and counts more than the bytes
 SURE_S = 60.0
 """A refusal that may pass must last for so long: a dead one of our name, a leader that starts."""
+SURE_OF_KEY_S = 30.0
+"""The same for another key: that of a job before this one, whose leader is about to end."""
 MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
 """The first byte of what travels. A leader answers each hello, and drops what comes before one."""
 _REFUSALS = {
@@ -160,7 +162,11 @@ class Link:
 class Leader(Link):
     """The end that others come to, over a socket of this machine or over the process we start."""
 
+    other_key = False
+    """Somebody came with another key."""
+
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
+        self.other_key = self.other_key or (kind == REFUSED and not number)
         if kind != HELLO:
             return
         try:
@@ -219,7 +225,8 @@ class Agent(Link):
         self._peers.clear()
         self._linked.clear()
         self._refused_at = now if self._refused_at is None else self._refused_at
-        if reason in ("version", "job") or now - self._refused_at >= SURE_S:
+        sure_s = {"version": 0.0, "job": 0.0, "key": SURE_OF_KEY_S}.get(reason, SURE_S)
+        if now - self._refused_at >= sure_s:
             mine, channel.broken = self._hello, True
             self.refusal = WtrainError(
                 message.format(leaders, mine.version if reason == "version" else mine.job),

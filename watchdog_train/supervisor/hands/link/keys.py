@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import stat
@@ -34,9 +35,18 @@ def job_key(environment: Mapping[str, str]) -> str:
                     given = file.read(1024).decode("ascii", "replace").strip()
         except OSError as error:
             why = f"the key cannot be read: {error.strerror}: {given}"
-    if re.fullmatch(r"[0-9a-f]{64}", given) is None:
+    is_key = re.fullmatch(r"[0-9a-f]{64}", given) is not None
+    if is_key and _is_guessable(given):
+        is_key, why = False, "anybody could guess this key: take a random one"
+    if not is_key:
         raise WtrainError(why, context=VARIABLE, hint=_PASTE, reference="job-key")
     return given
+
+
+def _is_guessable(key: str) -> bool:
+    """Few digits, a repeated text, or numbers in a row: a random key is never like that."""
+    steps = {(b - a) % 256 for a, b in itertools.pairwise(bytes.fromhex(key))}
+    return len(set(key)) < 8 or key in (key + key)[1:-1] or len(steps) < 8
 
 
 def secret_of(key: str, whose: str) -> bytes:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 from contextlib import suppress
 from hashlib import blake2b
@@ -20,6 +21,7 @@ from watchdog_train.store.places import (
     private_runtime_directory,
     release_runtime_directory,
     shared_bases,
+    why_denied,
 )
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
@@ -78,7 +80,8 @@ class Listener:
         """
         folder = _folder(job, make=True)
         if folder is None:
-            raise _refusal(job, "there is no private directory for a socket", "make room in /tmp")
+            why = f"no private directory can be made for a socket: {why_denied('link', _bases())}"
+            raise _refusal(job, why, "have it removed by its owner or root, or make room there")
         self.path = folder / "leader"
         self.lock = os.open(folder, os.O_RDONLY)
         self.socket = _unix_socket()
@@ -136,9 +139,12 @@ def dial(job: str) -> socket.socket:
 
 def _folder(job: str, *, make: bool) -> Path | None:
     # Not the runtime directory of a login, which one task of a job may have and another not.
-    bases = [base for base in shared_bases() if len(os.fsencode(base)) <= _BASE_CHARS]
     name = blake2b(job.encode(), digest_size=8).hexdigest()
-    return private_runtime_directory("link", name, make=make, bases=bases)
+    return private_runtime_directory("link", name, make=make, bases=_bases())
+
+
+def _bases() -> list[Path]:
+    return [base for base in shared_bases() if len(os.fsencode(base)) <= _BASE_CHARS]
 
 
 def _unix_socket() -> socket.socket:
@@ -164,8 +170,7 @@ def _is_ours(link: socket.socket) -> bool:
 
 def _relay(address: str, children: ChildTable, *, leads: bool) -> Dialler:
     """Over the process that talks to other machines, which is started as often as one has ended."""
-    if find_spec("zmq") is None:
-        raise _refusal(address, "pyzmq is not installed", "pip install 'watchdog-train[nodes]'")
+    _refuse_without_zeromq(address)
     (host, port), key = address_of(address), job_key(os.environ)
     listener = _listener(address, host, port) if leads else None
     fds = () if listener is None else (listener.fileno(),)
@@ -185,6 +190,19 @@ def _relay(address: str, children: ChildTable, *, leads: bool) -> Dialler:
         return ours
 
     return Dialler(start) if listener is None else Dialler(start, listener.close)
+
+
+def _refuse_without_zeromq(address: str) -> None:
+    """Ask the interpreter as the link's process has it: without PYTHONPATH and the user's site."""
+    hint = f"{sys.executable} -m pip install 'watchdog-train[nodes]'"
+    if find_spec("zmq") is None:
+        raise _refusal(address, "pyzmq is not installed", hint)
+    command = [sys.executable, "-I", "-c", "import zmq"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
+        why = f"pyzmq is not installed where wtrain is; PYTHONPATH is not used for it: {said}"
+        raise _refusal(address, why, hint)
 
 
 def _listener(address: str, host: str, port: int) -> socket.socket:

@@ -74,6 +74,8 @@ class Relay:
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
+            self._failures = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+            self._told = False
             self._socket.set(zmq.USE_FD, door)
             self._socket.bind(f"tcp://*:{port}")
         else:
@@ -118,7 +120,13 @@ class Relay:
                 self._doorman.send(b"!")
 
     def _look_aside(self) -> None:
-        """Let in who has the key, by RFC 27; tell an agent that it was not let in."""
+        """Let in who has the key, by RFC 27; tell both ends of another key."""
+        while self._leads and not self._told and self._failures.poll(0):
+            found = int.from_bytes(self._failures.recv_multipart()[0][2:6], sys.byteorder)
+            self._told = found == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+            if self._told:  # once: they come again twice a second
+                self._socket.disable_monitor()
+                self._channel.queue(b"", REFUSED)
         while self._aside.poll(0):
             first, second, *parts = self._aside.recv_multipart()
             if not self._leads:
