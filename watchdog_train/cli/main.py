@@ -134,7 +134,7 @@ def _say(text: str) -> None:
 
 def _flush(*streams: TextIO) -> None:
     for stream in streams:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # None: closed by the shell
+        with contextlib.suppress(OSError, ValueError):
             stream.flush()
 
 

@@ -25,7 +25,7 @@ class _Identity(Value):
 class _Pid(Value):
     """Of lock.json and of keeper.json."""
 
-    pid: int = 0
+    pid: int | None = None
     keeper_pid: int | None = None
 
 
@@ -76,13 +76,12 @@ def _in_use(run_dir: Path) -> Iterator[Path]:
     from watchdog_train.system import current  # what has no identity needs no system
 
     system = current()
-    holder = read_json(run_dir / "lock.json", _Pid, cap_bytes=_MAX_BYTES)
-    for opened in system.open_files(holder.pid) or () if holder else ():
-        if os.path.basename(opened.name) == "lock":
-            yield Path(opened.name).parent
-    for record in sorted((run_dir / "attempts").glob("*/keeper.json"))[-1:]:
-        keeper = read_json(record, _Pid, cap_bytes=_MAX_BYTES)
-        if keeper is not None and keeper.keeper_pid:
-            folder = system.working_directory(keeper.keeper_pid)
-            if folder is not None:
-                yield Path(folder).parents[1]
+    records = sorted((run_dir / "attempts").glob("*/keeper.json"))[-1:]
+    for record in (run_dir / "lock.json", *records):
+        found = read_json(record, _Pid, cap_bytes=_MAX_BYTES) or _Pid()
+        if found.keeper_pid is not None:
+            folder = system.working_directory(found.keeper_pid)
+            yield from Path(folder or "").parents[1:2]
+        elif found.pid is not None:
+            opened = (Path(file.name) for file in system.open_files(found.pid) or ())
+            yield from (path.parent for path in opened if path.name == "lock")

@@ -44,16 +44,12 @@ def why_denied(purpose: str, bases: Iterable[Path] | None = None) -> str:
     found = []
     for top in _tops(purpose, bases):
         try:
-            about = top.lstat()
+            owner = top.lstat().st_uid
+            mine = "belongs to you, and others may enter it or it takes no directory"
+            ours = not hasattr(os, "getuid") or owner == os.getuid()
+            found.append(f"{top} {mine if ours else f'belongs to {owner_name(owner)}'}")
         except OSError:
             found.append(f"{top.parent} takes no directory")
-            continue
-        if hasattr(os, "getuid") and about.st_uid != os.getuid():
-            found.append(f"{top} belongs to {owner_name(about.st_uid)}")
-        elif stat.S_ISDIR(about.st_mode):
-            found.append(f"{top} is open to others, or takes no directory")
-        else:
-            found.append(f"{top} is no directory")
     return "; ".join(found) or "no such place is known"
 
 
