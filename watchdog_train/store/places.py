@@ -41,16 +41,17 @@ def private_runtime_directory(
 
 def why_denied(purpose: str, bases: Iterable[Path] | None = None) -> str:
     """Who or what keeps private_runtime_directory() from making one, at each place."""
-    found = []
-    for top in _tops(purpose, bases):
-        try:
-            owner = top.lstat().st_uid
-            mine = "belongs to you, and others may enter it or it takes no directory"
-            ours = not hasattr(os, "getuid") or owner == os.getuid()
-            found.append(f"{top} {mine if ours else f'belongs to {owner_name(owner)}'}")
-        except OSError:
-            found.append(f"{top.parent} takes no directory")
-    return "; ".join(found) or "no such place is known"
+    return "; ".join(map(_denied_by, _tops(purpose, bases))) or "no such place is known"
+
+
+def _denied_by(top: Path) -> str:
+    try:
+        owner = top.lstat().st_uid
+    except OSError:
+        return f"{top.parent} takes no directory"
+    if hasattr(os, "getuid") and owner != os.getuid():
+        return f"{top} belongs to {owner_name(owner)}"
+    return f"{top} is no directory for you alone, or takes nothing"
 
 
 def _tops(purpose: str, bases: Iterable[Path] | None) -> Iterator[Path]:
