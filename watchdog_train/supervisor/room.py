@@ -24,6 +24,8 @@ HELD_DESCRIPTORS = 24
 """Of a supervisor with one attempt and everything else that it may serve, at most."""
 NEEDED_TASKS = 24
 """Threads of supervisor and keeper, the training, collectors with py-spy, a scan of checkpoints."""
+WATCHING_TASKS = 6
+"""To take up or stop a training that lives: it is better watched with few than not at all."""
 LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
@@ -88,15 +90,18 @@ def _not_writable(path: Path) -> str | None:
     return None
 
 
-def refuse_little_room() -> None:
+def refuse_little_room(tasks: int = NEEDED_TASKS) -> None:
     """Before anything is started.
+
+    Args:
+        tasks: so many more threads and processes must be possible.
 
     Raises:
         WtrainError: too few files, threads or processes, or a /proc of other processes.
     """
     proc.refuse_foreign()
     refuse_few_descriptors()
-    refuse_few_tasks()
+    refuse_few_tasks(tasks)
 
 
 def refuse_few_descriptors() -> None:
@@ -117,7 +122,7 @@ def refuse_few_descriptors() -> None:
         )
 
 
-def refuse_few_tasks() -> None:
+def refuse_few_tasks(needed: int = NEEDED_TASKS) -> None:
     """Before anything is started: what fails later could leave a training unwatched.
 
     Raises:
@@ -127,14 +132,14 @@ def refuse_few_tasks() -> None:
     count = 0
     with gate:
         try:
-            while count < NEEDED_TASKS:
+            while count < needed:
                 _thread.start_new_thread(_pass, (gate,))
                 count += 1
         except RuntimeError:
             pass
-    if count < NEEDED_TASKS:
+    if count < needed:
         raise WtrainError(
-            f"only {count} more processes and threads can be started; wtrain needs {NEEDED_TASKS}, "
+            f"only {count} more processes and threads can be started; wtrain needs {needed}, "
             "and the training needs its own",
             context="limit of processes",
             hint="raise it, then start again: ulimit -u 4096; of a container: --pids-limit",

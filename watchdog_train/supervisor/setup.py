@@ -48,7 +48,7 @@ from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
 from watchdog_train.supervisor.hands.link.ends import Link
 from watchdog_train.supervisor.leading import led, of_agent
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
-from watchdog_train.supervisor.room import refuse_little_room
+from watchdog_train.supervisor.room import NEEDED_TASKS, WATCHING_TASKS, refuse_little_room
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
@@ -130,9 +130,9 @@ class RunSession:
         Raises:
             WtrainError: another supervisor holds it, or the other tasks cannot be reached.
         """
-        refuse_little_room()
         self.directory = directory
         self._new_slots = state is None or not state.run_id or reopen
+        refuse_little_room(NEEDED_TASKS if self._new_slots else WATCHING_TASKS)
         self.system = current()
         self._lock = lock if lock is not None else take_lock(directory, self.system)
         self._terminal, self._display = terminal, display
