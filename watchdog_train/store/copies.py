@@ -78,10 +78,10 @@ def _in_use(run_dir: Path) -> Iterator[Path]:
     system = current()
     records = sorted((run_dir / "attempts").glob("*/keeper.json"))[-1:]
     for record in (run_dir / "lock.json", *records):
-        found = read_json(record, _Pid, cap_bytes=_MAX_BYTES) or _Pid()
-        if found.keeper_pid is not None:
-            folder = system.working_directory(found.keeper_pid)
-            yield from Path(folder or "").parents[1:2]
-        elif found.pid is not None:
-            opened = (Path(file.name) for file in system.open_files(found.pid) or ())
-            yield from (path.parent for path in opened if path.name == "lock")
+        named = read_json(record, _Pid, cap_bytes=_MAX_BYTES) or _Pid()
+        pid = named.keeper_pid or named.pid
+        for path in (Path(file.name) for file in system.open_files(pid) or ()) if pid else ():
+            if path.name == "lock":
+                yield path.parent
+            elif path.parent.parent.name == "attempts":
+                yield path.parents[2]
