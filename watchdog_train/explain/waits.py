@@ -324,7 +324,7 @@ def _known_poll(
     process: ProcessEvidence, thread: ThreadStack | None, call: Sequence[Frame]
 ) -> x.Doing | None:
     """An event loop that nothing wakes, or the lock that a library of file locks polls."""
-    if process.lock is not None and isinstance(_by_frame(call, None), w.FileLockWait):
+    if process.lock is not None and isinstance(_by_frame(process, call, None), w.FileLockWait):
         return process.lock
     return x.LoopWait() if _loop_is_alone(process, thread, call) else None
 
