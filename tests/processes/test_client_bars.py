@@ -28,7 +28,8 @@ def step():
 def look():
     words = slot.words
     offset, total = words[layout.W_BAR_OFFSET], words[layout.W_BAR_TOTAL]
-    seen.append((words[layout.W_OPTIMIZER_STEPS] + offset - 1, total) if offset else None)
+    done = words[layout.W_OPTIMIZER_STEPS] // (words[layout.W_BAR_EACH] or 1)
+    seen.append((done + offset - 1, total) if offset else None)
 
 def by_range():
     for i in tqdm(range(100)):
@@ -113,6 +114,25 @@ def two_optimizers():
         step(); step()
         if i == 90: look()
 
+def optimizers_that_take_turns():
+    critic = torch.optim.SGD([parameter], lr=0.0)
+    for i in tqdm(range(80)):
+        for _ in range(5):
+            parameter.grad = torch.ones(1)
+            critic.step()
+        step()
+        if i == 50: look()
+
+def epochs_of_optimizers_that_take_turns():
+    critic = torch.optim.SGD([parameter], lr=0.0)
+    loader = torch.utils.data.DataLoader(torch.ones(4, 1), batch_size=2)
+    for epoch in tqdm(range(80)):
+        for batch in loader:
+            parameter.grad = torch.ones(1)
+            critic.step()
+            step()
+    look()
+
 def preparation():
     for i in tqdm(range(100)):
         if i == 90: look()
@@ -133,8 +153,9 @@ case, found = None, {}
 for case in sys.argv[1:]:
     bars._chosen, bars._over = None, False
     bars._watched.clear(); bars._samplers.clear(); seen.clear()
+    bars._rounds.clear(); bars._optimizers.clear(); bars._listening = None
     for word in (layout.W_OPTIMIZER_STEPS, layout.W_RESUMED_STEP, layout.W_BAR_OFFSET,
-                 layout.W_BAR_TOTAL):
+                 layout.W_BAR_TOTAL, layout.W_BAR_EACH):
         slot.words[word] = 0
     globals()[case]()
     found[case] = list(seen)
@@ -148,6 +169,7 @@ BELIEVED: dict[str, list[tuple[int, int]]] = {
     "goes_on_by_initial": [(551, 900)],
     "skips_what_is_done": [(81, 100)],
     "mixed_precision_leaves_steps_out": [(901, 1000)],
+    "optimizers_that_take_turns": [(51, 80)],
 }
 UNKNOWN = {
     "counts_the_rest": 1,
@@ -158,6 +180,7 @@ UNKNOWN = {
     "bars_in_a_bar": 2,
     "micro_batches": 1,
     "two_optimizers": 1,
+    "epochs_of_optimizers_that_take_turns": 1,
     "preparation": 1,
     "a_second_stage": 1,
     "no_total": 1,

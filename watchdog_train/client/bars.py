@@ -6,20 +6,29 @@ length stays unknown, and a length that turns out to be wrong is taken back for 
 - it stands alone: a bar inside another one counts an epoch, not the training;
 - it counts a range, or is counted by hand: a bar around a DataLoader ends with the epoch, and so
   does one that is as long as a DataLoader of this process;
-- it moves by one for each optimizer step, and has counted every step of this process.
+- it moves by one for each optimizer step, and has counted every step of this process. Where several
+  optimizers take turns, as in a GAN, it moves by one for each round of them.
 """
 
 import _weakref
+import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import slot
+from watchdog_train.client.hooks import dynamo
 
 _STEPS = 8
 _SLACK = 2
 _MOST = 64
 
+_MOST_EACH = 32
+
 _samplers: list = []
+_optimizers: set = set()
+_listening = None
+_loaders_begun = 0
 _watched: dict = {}
+_rounds: dict = {}
 _chosen = None
 _over = False
 
@@ -29,6 +38,8 @@ def loader_begins(iterator):
     try:
         if not slot.supervised:
             return
+        global _loaders_begun
+        _loaders_begun += 1
         sampler = iterator._index_sampler
         living = [ref for ref in _samplers if ref() is not None and ref() is not sampler]
         _samplers[:] = [*living[-_MOST:], _weakref.ref(sampler)]
@@ -44,6 +55,9 @@ def moved(bar):
     if _over or not steps:
         return
     key = (id(bar), bar.start_t)
+    if not words[L.W_BAR_EACH] and _chosen is None:
+        _look_for_rounds(bar, key, steps, words)
+    steps //= words[L.W_BAR_EACH] or 1
     counts = _counts_steps(bar, key, steps)
     if _chosen is not None and counts != (key == _chosen):
         # It no longer keeps pace, or another bar after it does: it was one loop of several.
@@ -57,6 +71,32 @@ def moved(bar):
             _chosen = key
             words[L.W_BAR_OFFSET] = max(offset, 0) + 1
             words[L.W_BAR_TOTAL] = bar.total + first
+
+
+def _look_for_rounds(bar, key, steps, words):
+    """Whether each move of the bar is a round of several optimizers; two of them must be seen.
+
+    A bar that counts epochs moves by many steps, too: then a DataLoader begins with each.
+    """
+    global _listening
+    if key not in _rounds:
+        if len(_rounds) >= _MOST:
+            _rounds.clear()
+        _rounds[key] = (bar.n, steps, _loaders_begun)
+        return
+    n, since, begun = _rounds[key]
+    moves, done = bar.n - n, steps - since
+    if moves < 2 or not 2 * moves <= done <= _MOST_EACH * moves:
+        return
+    if _listening is None:
+        hook = dynamo.remember(lambda optimizer, args, kwargs: _optimizers.add(id(optimizer)))
+        torch_optimizer = sys.modules["torch.optim.optimizer"]
+        _listening = torch_optimizer.register_optimizer_step_post_hook(hook)
+    elif moves >= _STEPS:
+        _listening.remove()
+        if done % moves == 0 and len(_optimizers) > 1 and _loaders_begun - begun < moves:
+            words[L.W_BAR_EACH] = done // moves
+            _watched.clear()
 
 
 def _give_up(words):

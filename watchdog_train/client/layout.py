@@ -69,6 +69,7 @@ W_SAVE_REFUSED = 45  # last save-request that the ranks of several supervisors f
 W_STOP_REFUSED = 46
 W_LOAD_BEGUN = 52  # 1: it has begun to load the checkpoint that it is to resume from
 W_CONTINUED = 53  # 1: its own count is above that of the checkpoint at its first save
+W_BAR_EACH = 54  # optimizer steps for each move of that bar: several optimizers take turns; 0: one
 W_DECIDING = 47  # number of the thread that has made the last beat or step, as this process has it
 W_OWN_SIGNALS = 48  # bit i: code of the script itself handles signal number USER_SIGNALS[i]
 USER_SIGNALS = ("SIGUSR1", "SIGUSR2")

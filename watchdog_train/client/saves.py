@@ -265,7 +265,8 @@ def _step():
     if not words[L.W_OPTIMIZER_STEPS]:
         return None
     # The count of this process, after the step of the checkpoint it has resumed from.
-    return words[L.W_OPTIMIZER_STEPS] + max(0, words[L.W_RESUMED_STEP] - 1)
+    done = words[L.W_OPTIMIZER_STEPS] // (words[L.W_BAR_EACH] or 1)
+    return done + max(0, words[L.W_RESUMED_STEP] - 1)
 
 
 def _stat(path):

@@ -185,10 +185,11 @@ def _step(words: tuple[int, ...]) -> int | None:
         return None
     if not words[layout.W_OPTIMIZER_STEPS]:
         return None
+    done = words[layout.W_OPTIMIZER_STEPS] // (words[layout.W_BAR_EACH] or 1)
     if words[layout.W_BAR_OFFSET]:
-        return words[layout.W_OPTIMIZER_STEPS] + words[layout.W_BAR_OFFSET] - 1
+        return done + words[layout.W_BAR_OFFSET] - 1
     # A plain loop's count begins again in every process; the checkpoint it has read goes before.
-    return words[layout.W_OPTIMIZER_STEPS] + max(0, words[layout.W_RESUMED_STEP] - 1)
+    return done + max(0, words[layout.W_RESUMED_STEP] - 1)
 
 
 def _own_began(words: tuple[int, ...]) -> int | None:
