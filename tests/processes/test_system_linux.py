@@ -25,7 +25,6 @@ from watchdog_train.system import current
 from watchdog_train.system.linux import LinuxSystem
 from watchdog_train.system.portable import PortableSystem
 from watchdog_train.system.protocol import BlindError, ProcessSystem
-from watchdog_train.system.windows import WindowsSystem
 
 pytestmark = pytest.mark.processes
 
@@ -266,19 +265,6 @@ def test_unknown_is_said(start: Started) -> None:
     assert portable.shared_memory_names() is None
     assert portable.on_network_file_system(Path("/")) is None
     assert portable.remove_shared_memory("x") is False
-
-
-def test_windows_means_are_identity_checked(start: Started) -> None:
-    """The Windows implementation, as far as it runs here: a kill, never of a wrong start."""
-    windows = WindowsSystem()
-    process = start("sleep", "60")
-    who = identity_of(windows, process.pid)
-    assert windows.send_signal(ProcessId(who.pid, who.start + 7), 9) == "not-ours"
-    assert windows.send_signal(who, 10) == "denied"
-    assert windows.send_signal(identity_of(windows, os.getpid()), 9) == "not-ours"
-    assert windows.send_signal(who, 9) == "sent"
-    assert process.wait(5) == -9
-    assert windows.send_signal(who, 9) == "gone"
 
 
 # -- Linux only -----------------------------------------------------------------------------------

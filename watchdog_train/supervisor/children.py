@@ -112,7 +112,6 @@ class ChildTable:
         now = self._clock()
         # Not waited for yet, so the pid is still its own, as a zombie at worst.
         who = self.system.identity(process.pid) or ProcessId(process.pid, 0)
-        self.system.expect_leader(who)
         child = Child(name, process, who, now)
         child.deadline = None if deadline_s is None else now + deadline_s
         self._children[child.pid] = child

@@ -10,15 +10,7 @@ from watchdog_train.system.protocol import ProcessSystem
 
 def current() -> ProcessSystem:
     """The implementation for this machine; WTRAIN_SYSTEM=portable takes what psutil can do."""
-    if os.environ.get("WTRAIN_SYSTEM") == "portable":
-        from watchdog_train.system.portable import PortableSystem
-
-        return PortableSystem()
-    if sys.platform == "win32":
-        from watchdog_train.system.windows import WindowsSystem
-
-        return WindowsSystem()
-    if sys.platform == "linux":
+    if sys.platform == "linux" and os.environ.get("WTRAIN_SYSTEM") != "portable":
         from watchdog_train.system.linux import LinuxSystem
 
         return LinuxSystem()

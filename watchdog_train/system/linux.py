@@ -248,10 +248,6 @@ class LinuxSystem:
                 os.close(handle)
         return "sent"
 
-    def expect_leader(self, who: ProcessId) -> None:
-        """Nothing to remember: groups can be asked for."""
-        del who
-
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
         """Through a pidfd; where that is refused (Yama), a pipe's end to read by its name."""
         try:

@@ -28,6 +28,7 @@ if sys.platform == "win32":
     CLOCK_TICKS = 100
 else:
     CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+SIGKILL, SIGTERM = 9, 15
 REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
 """What psutil raises for a process that is gone, not ours to see, or half ended."""
 STATES = {
@@ -118,6 +119,8 @@ class PortableSystem(ProcessSystem):
         if not alive:
             now = self.identity(who.pid)
             return "gone" if alive is None or now in (None, who) else "not-ours"
+        if sys.platform == "win32" and signal_number not in (SIGKILL, SIGTERM):
+            return "denied"  # os.kill() would kill it there, whatever the number
         with _refusals() as result:
             os.kill(who.pid, signal_number)
         return result[0]

@@ -169,10 +169,6 @@ class ProcessSystem(Protocol):
     def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
         """To the process group that `leader` leads: the one group signal there is (Ctrl-C)."""
 
-    def expect_leader(self, who: ProcessId) -> None:
-        """It was started as the leader of a group, which not every system can tell."""
-        return
-
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
         """A copy of what a process has open, ours to close; None where that cannot be had."""
         return None

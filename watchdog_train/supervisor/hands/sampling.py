@@ -393,7 +393,6 @@ class Sampler:
             self._tree.seed((named,))
         if root is not None:
             ppid = keeper.pid if keeper is not None else 0
-            context.system.expect_leader(root)
             self._tree.seed((Member(pid=root.pid, start=root.start, role="other", ppid=ppid),))
         return self._tree
 
