@@ -61,7 +61,7 @@ ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""
 
 _NOUNS = {"model", "policy", "events", "starting"}
-_DECIDING = {"decide", "suspect", "pauses", "actions", "answers", "commands"}
+_DECIDING = {"decide", "suspect", "actions", "answers", "commands"}
 _DECIDING |= {"notices", "requests", "recovery", "job"}
 IN_CORE: dict[str, set[str]] = {
     "model": set(),

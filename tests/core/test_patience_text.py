@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from tests.core import builders as b
 from tests.core.test_suspect import LINE, patience, silent
 from watchdog_train.core import events as e
-from watchdog_train.core.model import PatienceRow, Pause, SilentAt, said
+from watchdog_train.core.model import PatienceRow, SilentAt, said
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
@@ -19,8 +17,6 @@ from watchdog_train.report.document import report_document
 from watchdog_train.report.history import History
 from watchdog_train.report.live import Live
 from watchdog_train.report.patience_text import (
-    learnt_object,
-    learnt_text,
     pause_sentence,
     table_text,
     waiting,
@@ -89,19 +85,6 @@ def test_a_pause_is_said_with_the_line_that_announces_it() -> None:
     assert "left" not in text
     assert pause_sentence(msgspec.structs.replace(ended, said=True)) is None
     assert pause_sentence(msgspec.structs.replace(ended, paused_s=0.0)) is None
-
-
-def test_what_was_learnt_is_shown() -> None:
-    """The newest first, with what it has earned; a single pause has earned nothing."""
-    learnt = Pause(own=LINE, wait="SleepWait", times=2, longest_s=60.0, directory="/d")
-    text = learnt_text((learnt, msgspec.structs.replace(learnt, times=1)), Path("/s/p.json"))
-    first, second, last = text.splitlines()
-    where = "train.py:9 fetch(): "
-    assert first == f"{where}1 pause of up to 1 min; one more counts (started in /d)"
-    assert second == f"{where}2 pauses of up to 1 min; a stall at 1 min 30 s (started in /d)"
-    assert "wtrain clean" in last
-    assert learnt_object((learnt,))[0]["allowed_s"] == 90.0
-    assert "/s/p.json" in learnt_text((), Path("/s/p.json"))
 
 
 def test_the_table_names_every_row_once() -> None:

@@ -68,32 +68,6 @@ def test_quiet_windows(changes: dict[str, Any], windows: int) -> None:
     assert quiet_after(**changes) == windows
 
 
-@pytest.mark.parametrize(
-    ("change", "disturbed"),
-    [
-        ({}, False),
-        ({"births": 1}, False),
-        ({"deaths": 1}, True),
-        ({"state": "T"}, True),
-        ({"state": "D"}, True),
-        ({"late_s": 30.0}, True),
-    ],
-)
-def test_what_may_have_ended_a_silence_from_outside(
-    change: dict[str, Any], disturbed: bool
-) -> None:
-    """At 2 s it happens, at 3 s it is over."""
-    state, more = change.get("state", "S"), {k: v for k, v in change.items() if k != "state"}
-    since = {k: v for k, v in more.items() if k != "late_s"}
-    memory = track(
-        b.sample(0.0, b.rank(words=5)),
-        b.sample(1.0, b.rank(words=5)),
-        b.sample(2.0, b.rank(words=5, state=state), **more),
-        b.sample(3.0, b.rank(words=5), **since),
-    )
-    assert memory.disturbed_at == (2.0 if disturbed else 0.0)
-
-
 @pytest.mark.parametrize("state", ["R", None])
 def test_without_cpu_time_states_decide(state: str | None) -> None:
     """A process seen running, or states that are not known either: not quiet."""

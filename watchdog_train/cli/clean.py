@@ -49,8 +49,6 @@ def clean(
 ) -> None:
     """Show orphaned processes, stale slots, shared memory and locks of runs that are over.
 
-    What their pauses have taught is shown, too.
-
     Nothing is removed without --yes. Run directories are touched only with --keep-last or
     --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
     listed with the command that takes it up again. Each machine of a job cleans its own.

@@ -18,9 +18,8 @@ from watchdog_train.config import ConfigError, dump_policy, explain, load
 from watchdog_train.config.text import shown_values
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.patience import table
-from watchdog_train.report.patience_text import learnt_object, learnt_text, table_text
+from watchdog_train.report.patience_text import table_text
 from watchdog_train.rules import RulesError, load_rules
-from watchdog_train.store import pauses
 from watchdog_train.trusted_files import open_read
 
 _RULES = re.compile(rb"^(?:- )?family:|^frames:", re.MULTILINE)
@@ -33,18 +32,10 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--learnt", is_flag=True, help="What pauses of earlier runs have taught, instead.")
 @policy_options
 @json_option
-def show(as_json: bool, learnt: bool, **params: Any) -> None:
+def show(as_json: bool, **params: Any) -> None:
     """Print the settings that `wtrain run` with the same flags would use."""
-    if learnt:
-        known = pauses.known()
-        if as_json:
-            print_json(file=str(pauses.path()), learnt=learnt_object(known))
-        else:
-            echo(learnt_text(known, pauses.path()))
-        return
     loaded = policy_from(params)
     if as_json:
         values = shown_values(loaded.policy)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core import pauses
 from watchdog_train.core.actions import (
     Action,
     Observation,
@@ -124,10 +123,7 @@ def _alive(observation: Observation, state: State) -> Record | None:
         paused_s=round(paused_s, 1) if paused_s >= WORTH_A_WORD_S else 0.0,
         patience=patience,
         at=at,
-        said=at is not None and any(one.own == at.own for one in state.pauses),
-        remembered=patience is not None
-        and paused_s >= WORTH_A_WORD_S
-        and pauses.is_worth_remembering(observation, state, patience, paused_s),
+        said=at is not None and at.own in state.pauses,
     )
     return Record(events=(ended,), consumes=("look",))
 
@@ -387,7 +383,6 @@ def _limit_s(
         limit_s,
         verdict.survived_s,
         FINISHING_S if finishing else 0.0,
-        pauses.earned_s(state, patience),
         _again_s(state, policy, patience, silent_at(patience, _steps(observation))),
     )
 

@@ -294,9 +294,7 @@ class _Collection:
             self._situation(),
             Chains(told, rules.frames) if told != evidence else chains,
         )
-        granted = patience.judge(
-            chains, silence=request.silence, limits=request.patience, code=sources.function
-        )
+        granted = patience.judge(chains, silence=request.silence, limits=request.patience)
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)

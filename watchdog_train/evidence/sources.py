@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from contextlib import suppress
-from itertools import takewhile
 
-from watchdog_train.core.diagnosis.stacks import Frame
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.system import proc
 from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
@@ -19,7 +16,6 @@ from watchdog_train.trusted_files import read_regular
 
 _FILE_CAP_BYTES = 2 << 20
 _LINE_CAP = 200
-_FUNCTION_CAP_LINES = 1000
 
 
 class SourceReader:
@@ -36,22 +32,6 @@ class SourceReader:
             return None
         text = lines[number - 1].decode("utf-8", "replace").strip()
         return clean_line(text)[:_LINE_CAP] or None
-
-    def function(self, frame: Frame) -> str | None:
-        """The code of a frame's function, outside of functions the unindented lines around it."""
-        lines = self._lines(frame.file)
-        if frame.line > len(lines):
-            return None
-        begins = rb"()[^\s)\]}]"
-        if frame.name != "<module>":
-            begins = rb"(\s*)(?:async )?def %s\b" % re.escape(frame.name.encode())
-        for first in range(frame.line - 1, -1, -1):
-            begin = re.match(begins, lines[first])
-            if begin:
-                deep = re.compile(rb"%s[\s)\]}]|\s*$" % begin[1])
-                rest = takewhile(deep.match, lines[first + 1 : first + _FUNCTION_CAP_LINES])
-                return b"\n".join((lines[first], *rest)).decode("utf-8", "replace")
-        return None
 
     def tree(self, path: str) -> ast.Module | None:
         """The whole file, parsed; None when it is not there, not safe to read, or no Python."""

@@ -6,22 +6,20 @@ What is not known never shortens what is.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import FLAT_CPU_SHARE
-from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
+from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import Patience, PatienceRow, Silence, silent_at
+from watchdog_train.core.model.patience import Patience, PatienceRow, Silence
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import silent_nodes, standstill
 from watchdog_train.explain.graph import Node, Waits
-from watchdog_train.explain.waits import own_frame
 
 ROWS: tuple[tuple[PatienceRow, str], ...] = (
     ("proven", "nobody can ever end the wait, seen in two samples"),
@@ -121,14 +119,8 @@ def patience(
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
-def judge(
-    facts: Chains,
-    *,
-    silence: Silence,
-    limits: Limits,
-    code: Callable[[Frame], str | None] = lambda _frame: None,
-) -> Patience:
-    """The patience with a job of which this evidence was taken; `code` of a frame's function."""
+def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
+    """The patience with a job of which this evidence was taken."""
     evidence = facts.evidence
     if evidence.exchanging:
         return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
@@ -141,13 +133,7 @@ def judge(
         facts.waits, doing, silent_nodes(facts), silence=silence, limits=limits, rows=rows
     )
     lines = (doing[at].own for at in silent_nodes(facts))
-    found = msgspec.structs.replace(found, line=next((one for one in lines if one), None))
-    if silent_at(found, 0) is None:
-        return found
-    roots = (at for at, one in doing.items() if one is found.root)
-    stacks = (facts.nodes[at].thread for at in (*roots, *silent_nodes(facts)))
-    frame = next(filter(None, map(own_frame, stacks)), None)
-    return msgspec.structs.replace(found, place=_place(facts, found, frame, code))
+    return msgspec.structs.replace(found, line=next((one for one in lines if one), None))
 
 
 def _asking(facts: Chains) -> tuple[int, ...]:
@@ -164,16 +150,6 @@ def _asking(facts: Chains) -> tuple[int, ...]:
         if share is None or share >= FLAT_CPU_SHARE or not waits:
             return ()
     return () if facts.unseen() else tuple(found)
-
-
-def _place(
-    facts: Chains, found: Patience, frame: Frame | None, code: Callable[[Frame], str | None]
-) -> str | None:
-    if frame is None or found.root is None:
-        return None
-    world = facts.evidence.world_size or max(1, len(facts.ranks))
-    key = f"{code(frame) or frame}\0{type(found.root.doing).__name__}\0{world}"
-    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _serves(threads: Iterable[ThreadStack]) -> bool:

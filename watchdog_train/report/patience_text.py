@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Explanation, Patience, PatienceRow, Pause
+from watchdog_train.core.model import Explanation, Patience, PatienceRow
 from watchdog_train.core.model.waits import SleepWait
-from watchdog_train.core.pauses import allowed_s
 from watchdog_train.report.explanation_text import what_happened
-from watchdog_train.report.words import clean, columns, count, duration
+from watchdog_train.report.words import clean, columns, duration
 
 EXPECT_FACTOR = 1.5
 """A pause that is announced should be announced somewhat longer than it was."""
@@ -78,25 +76,6 @@ def what(patience: Patience, silent_s: float | None = None) -> str:
     if line is None or root.own is not None:
         return text
     return f"{text} Asked for at {clean(line.file, 200)}:{line.line}."
-
-
-def learnt_text(known: Iterable[Pause], path: Path) -> str:
-    """`wtrain config show --learnt`: a line for each place, the newest first."""
-    lines = [
-        f"{clean(one.own.file, 200)}:{one.own.line} {clean(one.own.function, 80)}(): "
-        f"{count(one.times, 'pause')} of up to {duration(one.longest_s)}; "
-        + (f"a stall at {duration(allowed_s(one))}" if allowed_s(one) else "one more counts")
-        + f" (started in {clean(one.directory, 200)})"
-        for one in known
-    ]
-    if not lines:
-        return f"No pause is remembered in {path}."
-    return "\n".join([*reversed(lines), f"wtrain clean --yes forgets them ({path})."])
-
-
-def learnt_object(known: Iterable[Pause]) -> list[dict[str, Any]]:
-    """The same as data."""
-    return [{**msgspec.to_builtins(one), "allowed_s": allowed_s(one)} for one in known]
 
 
 def table_text(table: Iterable[tuple[PatienceRow, tuple[float | None, ...], str]]) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from watchdog_train.core.model import ProcessId, Value
 
-Kind = Literal["process", "training", "slots", "memory", "lock", "entry", "run", "learnt"]
+Kind = Literal["process", "training", "slots", "memory", "lock", "entry", "run"]
 
 FRESH_S = 60.0
 """What was made so recently may belong to a run that is being started."""

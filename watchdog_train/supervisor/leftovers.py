@@ -19,7 +19,7 @@ from pathlib import Path
 
 from watchdog_train.core.model import ProcessId
 from watchdog_train.evidence.redact import redact_argv
-from watchdog_train.store import pauses, registry
+from watchdog_train.store import registry
 from watchdog_train.store.places import runtime_bases
 from watchdog_train.store.run_paths import AGENTS, RunDirectory, latest_target, runs_in
 from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
@@ -49,7 +49,7 @@ def find_leftovers(
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
-    found += [*_locks(machine), *_entries(machine), *_learnt()]
+    found += [*_locks(machine), *_entries(machine)]
     if keep_last is not None or older_than_s is not None:
         for place in (runs_dir, runs_dir / AGENTS):
             found += _old_runs(machine, place, keep_last, older_than_s)
@@ -190,13 +190,6 @@ def _entries(machine: Machine) -> Iterable[Leftover]:
         if over and not machine.living.get(run.run_id):
             why = f"lists {run.run_id} as live, which has ended"
             yield Leftover(kind="entry", what=str(registry.entry_path(run.run_id)), why=why)
-
-
-def _learnt() -> Iterable[Leftover]:
-    path = pauses.path()
-    if path.exists():
-        why = "what pauses of ended runs have taught (wtrain config show --learnt)"
-        yield Leftover(kind="learnt", what=str(path), why=why)
 
 
 def _old_runs(

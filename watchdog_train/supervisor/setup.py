@@ -17,7 +17,6 @@ import watchdog_train
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
-from watchdog_train.core.pauses import allowed_s
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import plans
 from watchdog_train.core.starting.jobs import JobTask
@@ -27,7 +26,7 @@ from watchdog_train.remedies.catalogue import Remedy, script_lines
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting.write import write_plain
-from watchdog_train.store import pauses, registry
+from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.copies import sign
 from watchdog_train.store.event_log import EventLog
@@ -263,7 +262,6 @@ class RunSession:
                 resume=plans.way(
                     State(argv=argv), self.context.policy.recovery.resume_arg, (), None
                 ),
-                learnt=tuple(filter(allowed_s, pauses.known())),
             )
         )
         if task is not None:
@@ -380,18 +378,9 @@ class RunSession:
         context.trace.close()
         if finished:
             registry.forget(self.directory)
-            self._remember()
             self._remove_slot_dir()
             self._remove_runtime_directories()
         self._lock.release()
-
-    def _remember(self) -> None:
-        """Leave what the pauses of this run have taught to later ones."""
-        state = self.supervisor.state
-        well = state.outcome == "succeeded"
-        lost = pauses.remember(state.pauses, directory=state.cwd, well=well)
-        if lost is not None:
-            self.context.display.say(f"wtrain: later runs will not know of these pauses: {lost}")
 
     def _remove_runtime_directories(self) -> None:
         """Leave no memory behind but what could not be written anywhere else."""

@@ -118,7 +118,6 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
         kind="alive",
         progress_at=track.progress_at,
         moved_at=max(moved, default=0.0),
-        disturbed_at=track.disturbed_at,
     )
     limited = over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):

@@ -100,10 +100,6 @@ class Track(Value):
     """It was the machine: else only we were not let run."""
     survived: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
-    deaths: int = 0
-    disturbed_at: float = 0.0
-    """When last something may have ended a silence from outside: a process has ended, was stopped
-    or in state D, or the machine or we slept."""
     begun: bool = False
     """A poll has been folded in: whoever is seen for the first time from now on is news."""
     world: World = World()
@@ -137,7 +133,6 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         track = _forgive(track, sample, slept_s)
     elif not stopped and sample.at - (track.stopped_since or sample.at) >= STOPPED_S:
         track = _fresh(track, sample)
-    disturbed = stopped or slept_s or "D" in states or sample.deaths != track.deaths
     ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
     activity, survived, usual = track.activity, track.survived, track.usual
     if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
@@ -174,8 +169,6 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         slept_s=track.slept_s,
         slept_machine=track.slept_machine,
         survived=survived,
-        deaths=sample.deaths,
-        disturbed_at=sample.at if disturbed or not track.begun else track.disturbed_at,
         begun=True,
         world=worlds.advance(track.world, sample),
         factors=track.factors,

@@ -59,8 +59,6 @@ class Verdict(Value):
     """Before the third step."""
     stopped: tuple[Why, ...] = ()
     """Members that a signal, a frozen cgroup or a debugger holds."""
-    disturbed_at: float = 0.0
-    """When last something may have ended a silence from outside."""
     why: Why = Why("unknown")
 
 

@@ -1,7 +1,7 @@
 """The run itself: its beginning and end, who watches it, what it found and could not write."""
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Outcome, Pause, Why
+from watchdog_train.core.model import Outcome, Why
 from watchdog_train.core.starting.launchers import Launcher
 
 
@@ -23,8 +23,6 @@ class RunStarted(Event):
     """What starts the ranks, where the command tells."""
     resume: Why | None = None
     """How a restart will resume, as far as the command tells."""
-    learnt: tuple[Pause, ...] = ()
-    """Pauses of earlier runs that earn their places more patience."""
 
 
 class Adopted(Event):

@@ -53,8 +53,6 @@ class SuspicionEnded(Event):
     at: SilentAt | None = None
     said: bool = False
     """A pause at the same line has been said before."""
-    remembered: bool = False
-    """Nothing else can have ended it, and it came near its limit: later runs know of it."""
 
 
 class StallDeclared(Event):

@@ -172,7 +172,6 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         argv=event.argv,
         options=event.options,
         launcher=event.launcher,
-        learnt=event.learnt,
         resume_way=event.resume,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,

@@ -7,7 +7,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import LASTING, PAUSES_REMEMBERED, StallRecord, State
-from watchdog_train.core.model import Pause
+from watchdog_train.core.model import Place
 
 _replace = msgspec.structs.replace
 
@@ -49,19 +49,11 @@ def went_on(state: State, event: e.SuspicionEnded) -> State:
     )
 
 
-def _paused(pauses: tuple[Pause, ...], event: e.SuspicionEnded) -> tuple[Pause, ...]:
+def _paused(pauses: tuple[Place, ...], event: e.SuspicionEnded) -> tuple[Place, ...]:
     if event.at is None or event.patience is None or not event.paused_s:
         return pauses
-    place = event.patience.place
-    found = Pause(own=event.at.own, wait=event.at.wait, place=place)
-    same = [
-        one for one in pauses if (one.own, one.wait, one.place) == (found.own, found.wait, place)
-    ]
-    found = same[0] if same else found
-    if event.remembered:
-        longest_s = max(found.longest_s, event.paused_s)
-        found = _replace(found, times=found.times + 1, longest_s=longest_s)
-    return (*(one for one in pauses if one not in same), found)[-PAUSES_REMEMBERED:]
+    own = event.at.own
+    return (*(one for one in pauses if one != own), own)[-PAUSES_REMEMBERED:]
 
 
 def change(state: State, event: e.AnyEvent) -> State:

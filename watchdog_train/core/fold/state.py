@@ -24,9 +24,9 @@ from watchdog_train.core.model import (
     KeptCopy,
     Member,
     Outcome,
-    Pause,
     Phase,
     PhaseRanks,
+    Place,
     Plan,
     ProcessId,
     RankEnd,
@@ -385,10 +385,8 @@ class State(Value):
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
     """What the last look at the present suspicion said, None before it."""
-    pauses: tuple[Pause, ...] = ()
-    """Lines at which it has paused and gone on, the newest last."""
-    learnt: tuple[Pause, ...] = ()
-    """The same of earlier runs, where they earn more patience."""
+    pauses: tuple[Place, ...] = ()
+    """Lines at which it has paused and continued, the newest last."""
     outlived: Why | None = None
     """What was killed after an exit with code 0."""
     notices: tuple[str, ...] = ()

@@ -56,22 +56,6 @@ class Patience(Value):
     """Whom it is granted to."""
     line: Place | None = None
     """Where the silent rank's own code stands."""
-    place: str | None = None
-    """The same in every run: of the user's function, its code, the wait and the world's size."""
-
-
-class Pause(Value):
-    """Silences at one place that ended by themselves."""
-
-    own: Place
-    wait: str
-    place: str | None = None
-    times: int = 0
-    """How many of them are worth remembering in later runs."""
-    longest_s: float = 0.0
-    """Of these."""
-    directory: str = ""
-    """In which the training was started."""
 
 
 class SilentAt(Value):
