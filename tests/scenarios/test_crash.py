@@ -388,10 +388,9 @@ def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> 
     assert_log_is_sound(run)
     kept = run.of_type("checkpoint_kept")[0]
     assert (kept["step"], Path(kept["path"]).name) == (10, "last.pt"), run.describe()
-    rejected = run.only("checkpoint_rejected")
     chosen = run.only("checkpoint_chosen")
-    assert run.only("checkpoint_restored")["copy"] == kept["copy"]
-    assert (rejected["path"], chosen["path"]) == (kept["path"], kept["path"])
+    restored = run.only("checkpoint_restored")
+    assert (restored["copy"], chosen["path"]) == (kept["copy"], kept["path"])
     assert chosen["step"] == 10
     assert "at step 10" in run.stdout, run.describe()
     assert last_line(run.stdout).startswith("finished step=20 ")

@@ -27,7 +27,7 @@ def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
     """
     last = attempts[-1] if attempts else None
     # What was not loaded is not to blame, and an older one would not be loaded, either.
-    if last is None or last.plan.checkpoint is None or not _used(last):
+    if last is None or last.plan.checkpoint is None or not _used(last, attempts):
         return None
     used = [one.plan.checkpoint for one in attempts if _end(one) == _end(last)]
     files = Counter((one.path, one.saved_at) for one in used if one is not None)
@@ -50,7 +50,7 @@ def why_spent(
         if attempt.plan.checkpoint is not None
         and _is_same(attempt.plan.checkpoint, finding)
         and _end(attempt) is not None
-        and _used(attempt)
+        and _used(attempt, attempts)
     ]
     if not failed:
         return None
@@ -82,11 +82,14 @@ def may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
     return of_same and finding.path != used.path and _before(finding, used.saved_at)
 
 
-def _used(attempt: AttemptRecord) -> bool:
+def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
     """Whether it may have failed by its checkpoint, which was loaded as far as anybody knows."""
     plan = attempt.plan.checkpoint
     watched = plan is not None and plan.format in LOADS_SEEN and attempt.first_beat_s is not None
-    not_loaded = watched and not attempt.began and not attempt.load_begun
+    # What an attempt says last may be lost; one that failed the same way may have said it.
+    alike = [one for one in attempts if _end(one) == _end(attempt)]
+    began = any(one.began or one.load_begun for one in alike if one.plan.checkpoint is not None)
+    not_loaded = watched and not began
     return attempt.resume != "contradicted" and not not_loaded
 
 
