@@ -15,20 +15,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.corpus.cases import FOLDER, UNKNOWN, Case, judged, read_cases, renderings
+from tests.corpus.cases import UNKNOWN, Case, judged, read_cases, renderings
 from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
-PARTS = ("tuning", "held_out", "captured", "threads", "threads_held_out")
+PARTS = ("tuning", "held_out", "captured")
 
 
 def main() -> int:
     """Judges, prints; 1 when a confident answer is wrong or a healthy capture called sick."""
-    parts = [name for name in sys.argv[1:] if not name.startswith("-")] or [
-        part for part in PARTS if (FOLDER / part).is_dir()
-    ]
+    parts = [name for name in sys.argv[1:] if not name.startswith("-")] or PARTS
     verbose = "-v" in sys.argv[1:]
     rules = load_rules()
     print(f"{platform.platform()}, Python {platform.python_version()}")
@@ -52,7 +50,6 @@ def main() -> int:
             f"({counts['right'] / max(1, total):.1%}), {len(families)} families; "
             f"confidently wrong {counts['sure and wrong']}; "
             f"healthy called sick {counts['false verdict']} of {counts['healthy']}; "
-            f"misleading {counts['misleading']}; "
             f"culprit right {counts['culprit right']} of {counts['culprit asked']}; {seconds:.1f} s"
         )
         failed |= bool(counts["sure and wrong"] or counts["false verdict"])

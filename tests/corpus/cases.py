@@ -2,9 +2,7 @@
 
 A case is a header line `##### name`, `key: value` lines, then files, each after `=== file name`.
 `expect` lists the families that are right, the most exact one first; insufficient-evidence stands
-for "I do not know". Cases from public threads (`threads*/`) also have `source`, the address,
-`cause`, what it was, `basis`, who says so (thread: somebody there; message: the evidence; inferred:
-we), `kind` (hang, crash, slow, healthy) and `never`, families that would mislead.
+for "I do not know".
 """
 
 from __future__ import annotations
@@ -44,11 +42,6 @@ class Case:
     culprit: str | None = None
     at_most: float = 1.0
     healthy: bool = False
-    kind: str | None = None
-    never: tuple[str, ...] = ()
-    source: str | None = None
-    cause: str | None = None
-    basis: str | None = None
 
 
 def read_cases(part: str) -> list[Case]:
@@ -67,7 +60,6 @@ def _read(path: Path) -> list[Case]:
             title, _, text = file.partition("\n")
             sources.append(Source(name=title.strip(), text=text))
         expect = tuple(word.strip() for word in keys["expect"].split("|"))
-        kind = keys.get("kind")
         cases.append(
             Case(
                 name=f"{path.stem}/{name}",
@@ -75,12 +67,7 @@ def _read(path: Path) -> list[Case]:
                 sources=tuple(sources),
                 culprit=keys.get("culprit"),
                 at_most=float(keys.get("at_most", "1")),
-                healthy=kind in ("slow", "healthy") if kind else "healthy-slow" in expect,
-                kind=kind,
-                never=tuple(word.strip() for word in keys.get("never", "").split("|") if word),
-                source=keys.get("source"),
-                cause=keys.get("cause"),
-                basis=keys.get("basis"),
+                healthy="healthy-slow" in expect,
             )
         )
     return cases
@@ -93,8 +80,6 @@ def judged(case: Case, found: Explanation) -> list[str]:
     words = ["judged", "right" if right else "wrong"]
     if family not in case.expect and found.confidence >= SURE:
         words.append("sure and wrong")
-    if family in case.never:
-        words.append("misleading")
     if case.healthy:
         words.append("healthy")
         if family not in case.expect and found.kind in ("hang", "crash"):

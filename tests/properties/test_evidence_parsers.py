@@ -62,23 +62,13 @@ PIECES = st.sampled_from(
             'Thread 1 (idle): "MainThread"',
             "    f (a.py:3)",
         ),
-        *("Thread 2 (LWP 9):", "#0  f (x=1) at b.c:2", "    at c.cc:5", "(gdb) py-bt"),
         *(
             "Traceback (most recent call last):",
             '  File "a.py", line 1, in f',
             "    x = (",
             "E: no",
         ),
-        *(
-            "Traceback (most recent call first):",
-            "Traceback for thread 9 [] (most recent call last):",
-        ),
-        *(
-            "  PID STAT COMMAND",
-            "   12 Z    python",
-            "State:\tD (disk sleep)",
-            "[<0>] nfs_wait+0x1/0x2",
-        ),
+        *("Thread 2 (most recent call first):", '  File "a.py", line 3 in f'),
         *(
             "rank 0 (pid 4): in f (a.py:1), state S",
             "thread MainThread 4 main",
@@ -87,8 +77,6 @@ PIECES = st.sampled_from(
         ),
         *(
             "2024-01-01 10:00:00 step 3",
-            "  * frame #0: 0x1 lib`f + 8",
-            "* thread #1",
             "KeyboardInterrupt",
         ),
     ]
@@ -156,7 +144,7 @@ HOSTILE = (
 def test_no_line_costs_more_than_its_length(line):
     """Hostile lines are read in linear time, as a dump and as a log."""
     lines = "".join(f"{chr(97 + at)}{line}\n" for at in range(26))
-    text = f'Thread 1 (LWP 2 "x"):\n{lines}Thread 3 (idle): "M"\n{lines}'
+    text = f'Thread 1 (most recent call first):\n{lines}Thread 3 (idle): "M"\n{lines}'
     started = time.process_time()
     judge(gather([Source(name="x", text=text)]), RULES)
     assert time.process_time() - started < 10

@@ -32,9 +32,9 @@ from watchdog_train.rules import load_rules
 )
 @json_option
 def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: bool) -> None:
-    """Say what is behind stack dumps and logs: stall folders, py-spy, faulthandler, gdb, logs.
+    """Say what is behind stack dumps and logs: stall folders, py-spy, faulthandler, logs.
 
-    All PATHs together are one job; - is what you paste. The role of a process is read from the
+    All PATHs together are one job; - is standard input. The role of a process is read from the
     name of its file: rank0.pid12.txt, rank0-worker1.pid13.txt, launcher.pid9.txt, rank3.log.
     """
     evidence, notes = evidence_from(paths)

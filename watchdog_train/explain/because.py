@@ -9,7 +9,6 @@ import msgspec
 
 from watchdog_train.core.diagnosis.collectives import spans
 from watchdog_train.core.diagnosis.facts import Evidence
-from watchdog_train.core.diagnosis.log_lines import is_remark
 from watchdog_train.core.diagnosis.log_search import MOVED_ON, before
 from watchdog_train.core.diagnosis.stacks import deciding_frame
 from watchdog_train.core.model import DiagnosisKind, Value, signal_name
@@ -48,8 +47,6 @@ _SEEN: tuple[tuple[frozenset[str], float], ...] = (
 )
 """What is left of a hang by what its root was seen to do; the first row that holds. A rank that
 runs may spin in a wait."""
-_TOLD_AT_MOST = 0.75
-"""A person's remark proves nothing."""
 _STEPS_GO_ON = 0.65
 """What is left of a hang, in a dump on request, when the output shows steps to its end."""
 
@@ -198,11 +195,9 @@ def _asks(match: Match, prefix: str) -> bool:
 def _own_confidence(match: Match, kind: DiagnosisKind, scene: Scene) -> float:
     sure, hit = match.sign.sure, match.hit
     if hit is not None:
-        counts = kind != "slow" and match.sign.at not in ("early", "told")
+        counts = kind != "slow" and match.sign.at != "early"
         if counts and hit.progress_after >= MOVED_ON:
             sure *= _WORKED_ON
-        if is_remark(hit.line.text):
-            sure = min(sure, _TOLD_AT_MOST)
     if kind != "hang" or match.bound is None:
         return sure
     facts = scene.facts(match.bound.process, match.bound.thread)

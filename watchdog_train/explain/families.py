@@ -37,7 +37,7 @@ OF_THE_JOB = frozenset(
     | {"alone", "different-operations", "partly-named", "different-places", "some-left", "same"}
     | {"none", "recorded-different-operation", "recorded-different-size", "recorded-behind"}
     | {"recorded-same", "records-agree", "first-collectives", "early-collectives", "tiny"}
-    | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible", "gpus-spin", "said-stuck"}
+    | {"rank0-recorded", "steps-differ", "oom-counted", "oom-possible"}
     | {"shm-full", "shm-free", "swaps", "memory-short", "overloaded", "gpu-shared"}
     | {"lock-owner-dead", "threads-share-group"}
 )
@@ -91,10 +91,9 @@ class Sign(Part):
     """What is true of the job and the machine, by words as in `facts`."""
     log: tuple[str, ...] = ()
     """Regular expressions; one must be found in a line, and no progress after it."""
-    at: Literal["anywhere", "early", "passed", "told", "end", "stays", "helps"] = "anywhere"
-    """The line may have progress after it; has it after each such line; is a remark of whoever
-    pasted it; is the log's last; comes twice, and what it names has no number later; or says
-    that what fits has helped. Remarks are in what was pasted alone."""
+    at: Literal["anywhere", "early", "passed", "end", "stays"] = "anywhere"
+    """early: the line may have progress after it; passed: each such line has it; end: it is the
+    log's last; stays: it comes twice, and what it names has no number later."""
     also: tuple[str, ...] = ()
     """One of these, in any line."""
     unless: tuple[str, ...] = ()

@@ -19,8 +19,8 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.idle import is_idle_helper
-from watchdog_train.core.diagnosis.log_lines import LINE_CAP, is_remark, says_it_helps, says_stuck
-from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled, says
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP
+from watchdog_train.core.diagnosis.log_search import Hit, LogIndex, before, compiled
 from watchdog_train.core.diagnosis.ranks import standings
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
@@ -134,9 +134,6 @@ class Scene:
             "memory-short": (host.memory_available_share or 1) < _MEMORY,
             "overloaded": (host.load_per_core or 0) > _LOAD,
             "gpu-shared": bool(host.gpu_others),
-            "gpus-spin": host.gpus_spin,
-            "said-stuck": evidence.pasted
-            and any(says_stuck(line.text) for line, _ in self.logs.lines()),
             "threads-share-group": any(map(self.graph.shares_group, self.graph.ranks)),
             "lock-owner-dead": any(lock.owner_alive is False for lock in evidence.locks),
         }
@@ -207,18 +204,14 @@ class Scene:
     def _hit(self, sign: Sign) -> Hit | None:
         """The line that names the cause: first in time, with what must follow it behind it."""
         at, hits = sign.at, self.logs.hits(sign.log)
-        if not sign.log or (at in ("told", "helps") and not self.evidence.pasted):
+        if not sign.log:
             return None
         if at == "stays":
             return self.logs.stays(sign.log)
         if at == "end":
             return self.logs.at_end(sign.log)
-        if at == "told":
-            return next((hit for hit in hits if says(hit.line.text, sign.log)), None)
-        if at == "helps":
-            return next((hit for hit in hits if says_it_helps(hit.line.text)), None)
         if at == "passed":
-            found = [hit for hit in hits if not is_remark(hit.line.text)]
+            found = list(hits)
             return found[0] if found and all(hit.progress_after for hit in found) else None
         if at == "early":
             hit = next(hits, None)

@@ -36,7 +36,6 @@ How = Literal[
     "py-spy native",
     "fault handler",
     "control page",
-    "gdb",
     "text",
     "traceback",
     "exit",
@@ -193,8 +192,6 @@ class HostFacts(Value):
     load_per_core: float | None = None
     gpu_others: tuple[str, ...] = ()
     """Processes of others with memory on the GPUs of the training, for a person."""
-    gpus_spin: bool = False
-    """Several GPUs, each at full utilization and little power: their kernels wait."""
 
 
 class LockFact(Value):
@@ -221,8 +218,6 @@ class Evidence(Value):
     """Of processes that are not among these, of torch elastic and of the output."""
     progressed_at: float | None = None
     """The last step of a rank that has ended, in Unix seconds."""
-    pasted: bool = False
-    """Somebody brought it: a line that begins with # is a remark of theirs."""
 
 
 class BundleVerdict(Value):

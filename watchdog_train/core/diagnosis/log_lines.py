@@ -16,10 +16,8 @@ from watchdog_train.core.model import Value
 LINE_CAP = 2000
 """Characters of a line that anything looks at."""
 _PREFIXES_CAP = 6
-REMARK = "#"
-"""With it begins what somebody says about the output that they paste."""
 
-Clock = Literal["date", "clock", "boot"]
+Clock = Literal["date", "clock"]
 _DAY_S = 86400.0
 _MONTHS = {
     name: number
@@ -53,7 +51,7 @@ _TIME_PREFIX = re.compile(
       (?:Z|[+-]\d{2}:?\d{2})?[\])]?[ ,:|-]{0,4}""",
     re.VERBOSE | re.IGNORECASE,
 )
-_BOOT_PREFIX = re.compile(r"\s{0,8}\[\s{0,12}(?P<boot>\d{1,9}\.\d{3,9})\]\s?")
+_BOOT_PREFIX = re.compile(r"\s{0,8}\[\s{0,12}\d{1,9}\.\d{3,9}\]\s?")
 _GLOG_REST = re.compile(r"(?:\d{1,9}\s)?[\w./-]{1,120}:\d{1,6}\]\s?")
 _RANK_INSIDE = re.compile(
     r"\[?\b(?:global[ _])?rank[ :=_]{0,2}\[?(?P<rank>\d{1,6})\b", re.IGNORECASE
@@ -99,7 +97,6 @@ def read_line(raw: str) -> LogLine:
             continue
         match = _BOOT_PREFIX.match(text)
         if match:
-            clock, at = ("boot", float(match["boot"])) if at is None else (clock, at)
             text = text[match.end() :]
             continue
         break
@@ -148,9 +145,9 @@ _PROGRESS = re.compile(
 
 
 _OF_THE_SCHEDULER = re.compile(
-    r"#|\s{0,8}(?:(?:slurmstepd|srun|sbatch|scancel|slurmd)\b|(?:error: )?\*{3} (?:JOB|STEP) )"
+    r"\s{0,8}(?:(?:slurmstepd|srun|sbatch|scancel|slurmd)\b|(?:error: )?\*{3} (?:JOB|STEP) )"
 )
-"""Slurm counts steps of its own, as in `*** STEP 77.0 ON gpu14 CANCELLED`. Remarks, too."""
+"""Slurm counts steps of its own, as in `*** STEP 77.0 ON gpu14 CANCELLED`."""
 
 
 def progress_of(text: str) -> tuple[str, float] | None:
@@ -199,73 +196,3 @@ def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
         elif progress[1] < best[key] / 2:  # a new epoch counts from the start
             best[key] = progress[1]
     return found
-
-
-DENIED = re.compile(
-    r"\b(?:no|not|nor|neither|never|isn.t|wasn.t) (?:an?|the|any|on|in|my)? ?\Z"
-    r"|\bI (?:thought|assumed|feared)\b[^.,;]*\Z",
-    re.IGNORECASE,
-)
-"""Before what a remark names: it says that it is not that."""
-IN_VAIN = re.compile(
-    r"\b(?:(?:not|n.t|no) help|no (?:difference|effect|change|improvement)|did nothing|in vain)",
-    re.IGNORECASE,
-)
-"""Behind it: somebody has tried that."""
-_HANGS = r"(?:hang\w*|hung|freez\w*|froze\w*|stuck|deadlock\w*|stall\w*)"
-_COMES = r"(?:come|came|happen\w*|occur\w*|appear\w*|return\w*|seen)"
-_HELPS = re.compile(
-    r"\b(?:works?|worked|fine|helps?|helped|fix\w*|solve[sd]?|cure[sd]?|resolve[sd]?|gone|at once|"
-    r"through|come within|brought|brings?|back to|down to|go(?:es)? on|went on|complete[sd]?|"
-    r"finish\w*|runs?|ended the|needed|ran|trains|faster|succeed\w*|passe[sd]|normal(?:ly)?|"
-    rf"disappear\w*|(?:not|n.t|never|no(?: longer| more)?) (?:get )?{_HANGS}|"
-    rf"(?:not|n.t|never) {_COMES}|(?:start|go)s?(?! again| over))\b",
-    re.IGNORECASE,
-)
-_HELPS_NOT = re.compile(
-    rf"\b(?:(?:not|n.t) (?!(?:get )?{_HANGS}|{_COMES})|no (?:difference|effect|change|help)|"
-    r"the same(?! \w+ (?:switch|machine|node|card|box))|still|"
-    rf"neither|nor|unchanged|also {_HANGS}|even with|nothing)\b",
-    re.IGNORECASE,
-)
-_STUCK = re.compile(
-    rf"\b(?:{_HANGS}|nothing (?:after|more|further|else|happens)|do(?:es|ing)? nothing|"
-    r"(?:not|n.t) (?:done|do|doing) anything|"
-    r"\d+ (?:min(?:ute)?s?|hours?|h|days?) (?:now|already|on\b)|ever since|still at|"
-    r"no (?:\w+ )?lines? (?:for|since)|"
-    r"nothing (?:is|was|gets) (?:written|printed|logged)|has been \w+ (?:minutes|hours|days)|"
-    r"no (?:further |more )?(?:output|progress|return)|"
-    r"stays? (?:like|there|here|in|for ?ever|for good|at \d)|still not|waited \w+ (?:min|hour)\w*|"
-    r"(?:stands?|sits?) (?:still|there|here|at)|(?:run|training|it) stop(?:s|ped)|"
-    r"here it (?:sits|stays|stands|remains)|stops (?:somewhere|there|here|at|after)|"
-    r"never (?:returns?|ends?|finish\w*|comes?|starts?|(?:gets |is )?reached)|"
-    r"for (?:\w+ )?hours?|hours? later|"
-    r"(?:not|n.t) (?:move|continue|end|exit|come back|go on|return|react)\w*)\b",
-    re.IGNORECASE,
-)
-
-
-_DOUBTS = re.compile(
-    r"(?:\A|[.,;?!#] *)(?:is|are|was|does|did|has|could)\b[^.,;?!]*\0[^.,;!]*\?|"
-    r"[.,;?!#] *(?!why|how|what|where|any|so\b|and\b)[^.,;?!]{0,20}\0[^.,;!?]{0,30}\?",
-    re.IGNORECASE,
-)
-"""Asks whether it is so; the zero stands for what is asked."""
-
-
-def is_remark(text: str) -> bool:
-    """Whether somebody says it about the output that they paste."""
-    return text.startswith(REMARK)
-
-
-def says_it_helps(text: str) -> bool:
-    """Whether somebody says that what the line names has helped."""
-    return bool(_HELPS.search(text)) and not _HELPS_NOT.search(text)
-
-
-def says_stuck(text: str) -> bool:
-    """Whether somebody says below their output that it stands still, and does not ask."""
-    found = is_remark(text) and _STUCK.search(text)
-    if not found or DENIED.search(text, 0, found.start()):
-        return False
-    return not _DOUBTS.search(f"{text[: found.start()]}\0{text[found.end() :]}")

@@ -14,15 +14,11 @@ from itertools import accumulate, islice, pairwise
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.core.diagnosis.log_lines import (
-    DENIED,
-    IN_VAIN,
     LogLine,
     advances,
-    is_remark,
     progress_of,
     rank_of,
     read_line,
-    says_stuck,
 )
 from watchdog_train.core.model import Value
 
@@ -30,15 +26,6 @@ HITS_CAP = 200
 _END_LINES = 2
 _STAYS = 2
 _NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
-_COMMAND = re.compile(r"(?:\$|%|\S{1,60}@\S{1,80}[$#]) (?P<what>\S.*)")
-_ASIDE = re.compile(
-    r"#.*\b(?:nvidia-smi|ps|h?top|dmesg|journalctl|kern\.log|free|df)\b[^.]{0,40}:\s*\Z"
-)
-"""After such a remark another command's answer follows."""
-_TRAINS = re.compile(
-    r"(?:(?:\w+=\S*|sudo|time|nohup) +){0,12}(?:\S*(?:python|torchrun|accelerate|deepspeed|train)|"
-    r"\S*run |bash |sh |\./|\S*\.(?:sh|py)\b|srun|make\b|tail\b|cat\b|less\b)"
-)
 _MOVES = 3
 """So many rising values in a row: it moved until the end of the log."""
 MOVED_ON = 2
@@ -135,12 +122,9 @@ class _Prepared:
         self.lines = [read_line(raw) for raw in log.lines]
         self._text = "\n".join(line.text for line in self.lines)
         self._starts = list(accumulate((len(line.text) + 1 for line in self.lines), initial=0))
-        counted = [(at, progress_of(line.text)) for at, line in enumerate(self.lines)]
-        self._counted = [(at, value) for at, value in counted if value is not None]
-        self._ends = _ends(self.lines)
-        told = [at for at, line in enumerate(self.lines) if not is_remark(line.text)]
-        own = [at for at in told if self._ends[at] is None]
-        self.end = frozenset((*told[-_END_LINES:], *own[-_END_LINES:]))
+        counted = (progress_of(line.text) for line in self.lines)
+        self._counted = [value for value in counted if value is not None]
+        self.end = range(len(self.lines))[-_END_LINES:]
         found = advances(self.lines)
         self.progress = [position for position, _ in found]
         self.last_steps = {
@@ -157,11 +141,8 @@ class _Prepared:
             position = bisect_right(self._starts, match.start()) - 1
             line = self.lines[position]
             at = self._starts[position] + len(line.text) + 1
-            found = pattern.search(line.text)
-            if found is None:
+            if pattern.search(line.text) is None:
                 continue  # it ran over the end of a line: that may hide what the next one holds
-            if is_remark(line.text) and DENIED.search(line.text, 0, found.start()):
-                continue
             yield Hit(
                 line=line,
                 log=self.number,
@@ -172,56 +153,19 @@ class _Prepared:
 
     @cached_property
     def moves(self) -> bool:
-        """The counter printed last grew to the end, and nobody says below it that all stands."""
+        """The counter printed last grew to the end."""
         if not self._counted:
             return False
-        last, (label, _) = self._counted[-1]
-        values = [value for _, (name, value) in self._counted if name == label][-_MOVES:]
-        if len(values) < _MOVES or any(says_stuck(line.text) for line in self.lines[last:]):
+        label, _ = self._counted[-1]
+        values = [value for name, value in self._counted if name == label][-_MOVES:]
+        if len(values) < _MOVES:
             return False
         return label == "trainer" or all(a < b for a, b in pairwise(values))
 
     def _after(self, position: int, rank: int | None) -> int:
         """Progress of the same printer: other ranks go on for a while when one has failed."""
-        begin, last = bisect_right(self.progress, position), self._ends[position]
-        if last == position and self.moves:
-            last = None  # a remark on work that goes on to the end
-        end = len(self.progress) if last is None else bisect_right(self.progress, last)
-        return sum(1 for at in self.progress[begin:end] if self.lines[at].rank == rank)
-
-
-def _ends(lines: Sequence[LogLine]) -> list[int | None]:
-    """For each line the last one that is printed after it in time; None: all that follow are.
-
-    What people paste is not in order: a remark stands anywhere, and what another command than the
-    training has answered (`$ dmesg`) ends with the next command or remark.
-    """
-    ends: list[int | None] = [None] * len(lines)
-    begin: int | None = None
-    for at, line in enumerate(lines):
-        command, remark = _COMMAND.match(line.text), is_remark(line.text)
-        if begin is not None and (command or remark):
-            ends[begin:at] = [at] * (at - begin)
-            begin = None
-        if remark:
-            ends[at] = at
-        if _ASIDE.match(line.text) or (command and not _TRAINS.match(command["what"])):
-            begin = at
-    if begin is not None:
-        ends[begin:] = [len(lines)] * (len(lines) - begin)
-    return ends
-
-
-def says(text: str, patterns: Sequence[str]) -> bool:
-    """Whether a remark says what fits: it neither asks whether, nor denies it."""
-    if not is_remark(text):
-        return False
-    for match in _either(patterns).finditer(text):
-        rest = text[match.end() :].partition(". ")[0].rstrip()
-        asks = rest.endswith("?") or IN_VAIN.search(text, match.start())
-        if not (asks or DENIED.search(text, 0, match.start())):
-            return True
-    return False
+        begin = bisect_right(self.progress, position)
+        return sum(1 for at in self.progress[begin:] if self.lines[at].rank == rank)
 
 
 def earliest(hits: Iterable[Hit]) -> Hit | None:

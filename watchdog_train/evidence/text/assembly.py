@@ -1,4 +1,4 @@
-"""Dumps, process lists and tracebacks of several texts -> processes with roles and parents."""
+"""Dumps and tracebacks of several texts -> processes with roles and parents."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from watchdog_train.core.diagnosis.facts import How, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import places_at_work
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import Role
-from watchdog_train.evidence.text import roles, tables
-from watchdog_train.evidence.text.reader import Dump, Raised, Reading
+from watchdog_train.evidence.text import roles
+from watchdog_train.evidence.text.reader import Dump, Raised
 from watchdog_train.evidence.text.roles import Who
 
 PROCESSES_CAP = 5000
-_HOW: dict[str, How] = {"py-spy": "py-spy", "fault handler": "fault handler", "gdb": "gdb"}
+_HOW: dict[str, How] = {"py-spy": "py-spy", "fault handler": "fault handler"}
 _ORDER: dict[Role, int] = {"rank": 0, "worker": 1, "other": 2, "launcher": 3, "keeper": 4}
 _replace = msgspec.structs.replace
 
@@ -26,26 +26,6 @@ class Assembly:
 
     def __init__(self) -> None:
         self._found: dict[tuple[object, ...], ProcessEvidence] = {}
-        self._rows: list[tables.Row] = []
-        self._named: dict[int, Who] = {}
-        """Who a pid is by the name of a file that holds no stacks."""
-
-    def add_reading(self, reading: Reading, who: Who) -> None:
-        """A text's dumps, its process list and its kernel stack."""
-        for at, dump in enumerate(reading.dumps):
-            self.add_dump(dump, who, first=at == 0)
-        rows = tables.read_processes(reading.log)
-        own = [row for row in rows if row.pid is None or row.pid == who.pid]
-        self._rows += [row for row in rows if row.pid is not None]
-        if who.pid is not None and who.role is not None:
-            self._named[who.pid] = who
-        if who.role is None or (not own and not reading.kernel):
-            return
-        key = self._key(who, who.role)
-        known = self._found.get(key) or _process(who, who.role)
-        for row in own:
-            known = _with_row(known, row)
-        self._found[key] = _replace(known, kernel=known.kernel or reading.kernel)
 
     def add_dump(self, dump: Dump, who: Who, *, first: bool = True) -> None:
         """One process's stacks; a second dump of the same process tells whether it moved."""
@@ -71,11 +51,13 @@ class Assembly:
             threads, how = (*known.threads, *threads), known.how or how
         elif known.threads:
             changed = changed or _moved(known.threads, threads)
+        command = tuple((dump.command or "").split()[:100]) or known.command
         self._found[key] = _replace(
             known,
             threads=threads,
             how=how,
-            command=_words(dump.command) or known.command,
+            command=command,
+            name=(command or ("",))[0].rpartition("/")[2],
             state=dump.state or known.state,
             changed=changed,
         )
@@ -105,23 +87,13 @@ class Assembly:
             return (role, who.rank, who.worker)
         return ("loose", role)
 
-    def processes(self, environment: dict[str, str]) -> tuple[ProcessEvidence, ...]:
-        """Every process, ranks first; those without a pid are numbered below zero.
-
-        Variables that the text sets somewhere are taken to be everybody's.
-        """
-        rows = tables.merged(self._rows)
-        found = [*self._found.values(), *self._listed_only(rows)]
-        found.sort(key=lambda one: (_ORDER[one.role], one.rank or 0, one.worker or 0))
-        found = [
-            _replace(
-                _with_row(one, rows.get(one.pid)),
-                pid=one.pid or -at,
-                environment=environment,
-                why_not=None if one.how else "nobody dumped it",
-            )
-            for at, one in enumerate(found, start=1)
-        ]
+    def processes(self) -> tuple[ProcessEvidence, ...]:
+        """Every process, ranks first; those without a pid are numbered below zero."""
+        found = sorted(
+            self._found.values(),
+            key=lambda one: (_ORDER[one.role], one.rank or 0, one.worker or 0),
+        )
+        found = [_replace(one, pid=one.pid or -at) for at, one in enumerate(found, start=1)]
         seen = Counter[int]()
         for at, one in enumerate(found):  # ranks of several containers may all have the pid 1
             found[at] = _replace(one, part=seen[one.pid])
@@ -131,49 +103,10 @@ class Assembly:
         single = ranks[0].pid if len(ranks) == 1 else 0
         return tuple(_replace(one, ppid=one.ppid or _parent(one, by_rank, single)) for one in found)
 
-    def _listed_only(self, rows: dict[int, tables.Row]) -> list[ProcessEvidence]:
-        """Processes of a list that nobody dumped but that may matter: dead, in D, compilers."""
-        known = {one.pid for one in self._found.values()}
-        found: list[ProcessEvidence] = []
-        for pid, row in rows.items():
-            if pid in known or len(self._found) + len(found) >= PROCESSES_CAP:
-                continue
-            command = row.command or ""
-            if row.state not in ("Z", "D") and not _matters(command):
-                continue
-            role: Role = "launcher" if roles.is_launcher(command) else "other"
-            who = self._named.get(pid, Who(role=role, pid=pid))
-            found.append(_process(who, who.role or role))
-        return found
-
-
-def _matters(command: str) -> bool:
-    words = ("python", "pt_data_worker", "ninja", "nvcc", "cc1plus", "cicc", "ptxas", "wandb")
-    return any(word in command for word in words)
-
 
 def _process(who: Who, role: Role) -> ProcessEvidence:
     return ProcessEvidence(
         pid=who.pid or 0, start=0, ppid=0, role=role, rank=who.rank, worker=who.worker
-    )
-
-
-def _words(command: str | None) -> tuple[str, ...]:
-    return tuple((command or "").split()[:100])
-
-
-def _with_row(known: ProcessEvidence, row: tables.Row | None) -> ProcessEvidence:
-    """With what a list of processes adds to it."""
-    command = known.command or _words(row.command if row is not None else None)
-    known = _replace(known, command=command, name=(command or ("",))[0].rpartition("/")[2])
-    if row is None:
-        return known
-    return _replace(
-        known,
-        ppid=known.ppid or row.ppid or 0,
-        state=known.state or row.state,
-        wchan=known.wchan or row.wchan,
-        cpu_share=row.cpu_share if known.cpu_share is None else known.cpu_share,
     )
 
 

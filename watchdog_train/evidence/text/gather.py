@@ -10,13 +10,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
-from watchdog_train.core.diagnosis.log_lines import (
-    LINE_CAP,
-    advances,
-    is_remark,
-    progress_of,
-    read_line,
-)
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP, advances, progress_of, read_line
 from watchdog_train.core.diagnosis.log_search import MOVED_ON
 from watchdog_train.core.diagnosis.recorder import looks_like_recorder, read_recorder
 from watchdog_train.core.diagnosis.stacks import ThreadStack
@@ -26,7 +20,6 @@ from watchdog_train.evidence.logs import clean_lines
 from watchdog_train.evidence.text import roles
 from watchdog_train.evidence.text.assembly import Assembly
 from watchdog_train.evidence.text.exceptions import as_facts
-from watchdog_train.evidence.text.host_text import environment, host_facts
 from watchdog_train.evidence.text.reader import Dump, Raised, Reading, read_text
 from watchdog_train.evidence.text.roles import Who
 from watchdog_train.evidence.text.sources import Source
@@ -71,7 +64,8 @@ def gather(sources: Sequence[Source]) -> Evidence:
         if parsed.text is None:
             continue
         reading = read_text(parsed.text)
-        assembly.add_reading(reading, who)
+        for at, dump in enumerate(reading.dumps):
+            assembly.add_dump(dump, who, first=at == 0)
         caught = _worked_on(reading.log) if reading.raised else 0
         raised += [_with_rank(item, who.rank) for item in reading.raised if item.at_line >= caught]
         end = end or _exit(reading)
@@ -80,17 +74,15 @@ def gather(sources: Sequence[Source]) -> Evidence:
             logs.append(LogText(source=source.name, lines=lines, rank=who.rank))
     assembly.add_interrupted(raised)
     told = [line for log in logs for line in log.lines]
-    processes = assembly.processes(environment(told))
+    processes = assembly.processes()
     return Evidence(
         why="crash" if _crashed(processes, raised, end, told) else "manual",
         processes=processes,
         logs=tuple(logs),
         exit=end,
-        host=host_facts(told),
         collectives=tuple(collectives),
         world_size=_world_size(logs),
         exceptions=as_facts(raised, "output"),
-        pasted=True,
     )
 
 
@@ -101,8 +93,7 @@ def _with_rank(item: Raised, rank: int | None) -> Raised:
 def _worked_on(log: Sequence[str]) -> int:
     """The line before which each exception was caught, for work goes on to the end; 0: none."""
     lines = [read_line(line) for line in log]
-    last = next((line for line in reversed(lines) if not is_remark(line.text)), None)
-    if last is None or progress_of(last.text) is None:
+    if not lines or progress_of(lines[-1].text) is None:
         return 0
     return next((at for at, _ in advances(lines)[-MOVED_ON:]), 0)
 

@@ -1,4 +1,4 @@
-"""Text of any kind -> stacks, raised exceptions, kernel frames and log lines. Pure, linear, total.
+"""Text of any kind -> stacks, raised exceptions and log lines. Pure, linear, total.
 
 A file may hold several dumps, of several processes, between lines of a log, and several ranks may
 print into one stream: each stream is read by a reader of its own.
@@ -28,21 +28,11 @@ from watchdog_train.evidence.text.mains import with_main
 LINES_CAP = 200_000
 _LINE_CAP = 4000
 _MESSAGE_CAP, _SOURCE_CAP = 500, 200
-_NEXT_THREAD = re.compile(r"\(gdb\) (?:thread \d|bt\b|where\b)")
 _SKIPPED = re.compile(
     r"\s*(?:\.\.\.|\(no frames\)|<no Python frame>|(?:Arguments|Locals):|[~^]{1,400}|"
-    r"\(frame information optimized out\)|\[Previous line repeated \d+ more times?\]|"
-    r"#\d+ .*|\(gdb\).*|Thread \d+|--Type <.*|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
-    r"no stack: .*|Call graph:|-{4,}|(?:Process|Path|Load Address|Identifier|Version|Code Type|"
-    r"Platform|Parent Process|Target Type|Date/Time|Launch Time|OS Version|Report Version|"
-    r"Analysis Tool|Physical footprint[\w ()]*): .*)\s*\Z"
+    r"\[Previous line repeated \d+ more times?\]|stacks by .{0,40}|Python v?\d+\.\d.*|command: .*|"
+    r"no stack: .*)\s*\Z"
 )
-_STOPPED = re.compile(r"\*\*\* SIG(?:TERM|INT|QUIT|HUP|USR[12])\b|`Termination signal`")
-"""Only then a C++ stack shows where the process was, and not where it failed."""
-_FAILED = re.compile(r"(?:received|terminated with) signal SIG(?:SEGV|BUS|ILL|FPE)\b")
-"""Then a debugger's stack shows where it failed, too."""
-_MARKS = ("->", "--")
-"""Before the line of source at which IPython's frame stands."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
 
 
@@ -83,8 +73,6 @@ class Reading(Value):
 
     dumps: tuple[Dump, ...] = ()
     raised: tuple[Raised, ...] = ()
-    kernel: tuple[str, ...] = ()
-    """Frames of kernel stacks."""
     log: tuple[str, ...] = ()
     """Every line that is no part of a dump, tracebacks included."""
 
@@ -93,7 +81,6 @@ def read_text(text: str) -> Reading:
     """Everything that is recognised in the text; what is not is a log line. Never raises."""
     streams: dict[tuple[int | None, int | None], _Stream] = {}
     log: list[str] = []
-    kernel: list[str] = []
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:LINES_CAP]
     for raw in lines:
         line = raw[:_LINE_CAP].rstrip().removeprefix("^C")
@@ -104,27 +91,17 @@ def read_text(text: str) -> Reading:
         if stream is None:
             stream = streams[key] = _Stream(found.rank)
         taken = stream.feed(body, len(log))
-        frame = None if taken else tracebacks.kernel_frame(body)
-        if frame is not None and len(kernel) < FRAMES_CAP:
-            kernel.append(frame)
         log += stream.returned()
         if not taken and line.strip():
             log.append(line)
     for stream in streams.values():
         stream.close()
         log += stream.returned()
-    stopped, failed = _STOPPED.search(text), _FAILED.search(text)
     return Reading(
-        dumps=tuple(
-            dump
-            for stream in streams.values()
-            for dump in stream.dumps
-            if (dump.tool != "C++" or stopped) and (dump.tool != "gdb" or not failed)
-        ),
+        dumps=tuple(dump for stream in streams.values() for dump in stream.dumps),
         raised=tuple(
             sorted((r for s in streams.values() for r in s.raised), key=lambda r: r.at_line)
         ),
-        kernel=tuple(kernel),
         log=tuple(log),
     )
 
@@ -146,7 +123,6 @@ class _Stream:
         self._process: ProcessHead | None = None
         self._head: Head | None = None
         self._frames: list[Frame] = []
-        self._gdb_text = ""
         self._threads: list[ThreadStack] = []
         self._tool: Tool = "traceback"
         """Of these."""
@@ -159,8 +135,6 @@ class _Stream:
         self._message_goes_on = False
         self._box = ""
         """The first line of a frame in a box."""
-        self._loose = False
-        """The last frame stood at the beginning of its line."""
 
     def returned(self) -> list[str]:
         """Lines that looked like a head and were none."""
@@ -201,10 +175,6 @@ class _Stream:
             return True
         if self._head is not None and self._in_thread(line):
             return True
-        bare = formats.bare_backtrace(line) if "#" in line[:12] else None
-        if bare is not None:
-            self._start_thread(bare)
-            return self._in_thread(line)
         if formats.bare_fault_frame(line):
             self._start_thread(Head(tool="fault handler"))
             return self._in_thread(line)
@@ -212,7 +182,6 @@ class _Stream:
 
     def close(self) -> None:
         """The text is at its end."""
-        self._flush_gdb()
         self._end_dump()
         if self._traceback:
             self._end_traceback("", "", 0)
@@ -268,9 +237,6 @@ class _Stream:
             self._pending = None
 
     def _start_thread(self, head: Head) -> None:
-        self._flush_gdb()
-        if head.same_thread and self._head is not None and self._head.tool == head.tool:
-            return
         self._end_thread()
         if self._pending is not None or (self._threads and self._tool != head.tool):
             self._end_dump()
@@ -282,8 +248,6 @@ class _Stream:
         head = self._head
         if head is None:
             return False
-        if head.tool == "gdb":
-            return self._in_gdb(line)
         frame = formats.frame(line, head.tool)
         if frame is not None:
             if len(self._frames) < FRAMES_CAP:
@@ -294,44 +258,11 @@ class _Stream:
         self._end_thread()
         return not line.strip()
 
-    def _in_gdb(self, line: str) -> bool:
-        """A debugger wraps long frames: an indented line belongs to the frame before it."""
-        text = line.lstrip()
-        if text.startswith("#") and text[1:2].isdigit():
-            self._flush_gdb()
-            self._gdb_text = line
-            return True
-        if text.startswith('File "'):
-            self._flush_gdb()
-            self._gdb_text = line
-            self._flush_gdb()
-            return True
-        if line[:1] in (" ", "\t") and text:
-            if self._gdb_text and len(self._gdb_text) < _LINE_CAP:
-                self._gdb_text += " " + text
-            return True
-        self._flush_gdb()
-        if _SKIPPED.match(line) and text:
-            if self._frames and _NEXT_THREAD.match(line):
-                self._start_thread(Head(tool="gdb"))
-            return True
-        self._end_thread()
-        return not text
-
-    def _flush_gdb(self) -> None:
-        if self._gdb_text and self._head is not None:
-            frame = formats.frame(self._gdb_text[:_LINE_CAP], "gdb")
-            if frame is not None and len(self._frames) < FRAMES_CAP:
-                self._frames.append(frame)
-        self._gdb_text = ""
-
     def _end_thread(self) -> None:
         head, frames = self._head, self._frames
         self._head, self._frames = None, []
         if head is None or len(self._threads) >= THREADS_CAP:
             return
-        if head.outermost_first:
-            frames = frames[::-1]
         self._tool = head.tool
         self._threads.append(
             ThreadStack(
@@ -345,7 +276,6 @@ class _Stream:
         )
 
     def _end_dump(self) -> None:
-        self._flush_gdb()
         self._end_thread()
         if self._threads:
             process = self._process
@@ -373,16 +303,10 @@ class _Stream:
             self._in_box(inside, frames)
             return
         frame = formats.frame(line, "traceback") if 'File "' in line else None
-        parts = tracebacks.notebook_frame(line) if frame is None else None
-        if parts is not None:
-            frame = formats.a_frame(*parts)
         if frame is not None:
             frames.append(frame)
-            self._loose = line[:1] == "F"
             return
-        if self._loose and frames and frames[-1].source is None and line.strip():
-            line = f"    {line.strip()}"  # pasted without its indentation
-        if not line.strip() or line[0] in " \t" or line[:2] in _MARKS or _SKIPPED.match(line):
+        if not line.strip() or line[0] in " \t" or _SKIPPED.match(line):
             if frames and frames[-1].source is None and line.strip() and not _SKIPPED.match(line):
                 source = printable(line.strip()[:_SOURCE_CAP])
                 frames[-1] = msgspec.structs.replace(frames[-1], source=source)

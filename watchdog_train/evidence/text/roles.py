@@ -16,9 +16,7 @@ _WORKER = re.compile(
     rf"(?<![a-z])(?:data)?(?:loader[_-]?)?worker(?:[_\-. ]?(\d{{1,6}})(?![\da-z])|{_ENDS})"
 )
 _PID = re.compile(r"(?<![a-z])(?:pid|proc(?:ess)?)[_\-. ]?(\d{1,10})(?!\d)")
-_BARE_NUMBER = re.compile(
-    r"(?:py-?spy|gdb|stack|dump|bt|faulthandler|trace)s?[_\-.](\d{2,10})(?!\d)"
-)
+_BARE_NUMBER = re.compile(r"(?:py-?spy|stack|dump|faulthandler|trace)s?[_\-.](\d{2,10})(?!\d)")
 _LAUNCHER = re.compile(
     r"(?<![a-z])(?:launcher|torchrun|agent|elastic|accelerate|supervisor|controller|raylet|driver|"
     rf"mpirun)(?:[_-](?:launch(?:er)?|agent|run))?{_ENDS}"

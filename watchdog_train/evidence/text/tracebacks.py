@@ -6,19 +6,11 @@ import re
 from typing import Literal
 
 _TRACEBACK = re.compile(
-    r"\s*(?:(?P<what>(?:\+ )?Exception Group |Original )|[A-Za-z_][\w.]{0,80}\s{2,}|"
-    r".{0,20}[╭┌]─+ )?Traceback \(most recent call last\)(?::?\s*| ─+[╮┐])\Z"
+    r"\s*(?:(?P<what>(?:\+ )?Exception Group |Original )|.{0,20}[╭┌]─+ )?"
+    r"Traceback \(most recent call last\)(?::?\s*| ─+[╮┐])\Z"
 )
-"""Python's; IPython's, with the type of the exception in front; rich's, in a box."""
+"""Python's; rich's, in a box."""
 _HEADLESS = re.compile(r"\s*File \"[^\"\n]{1,1000}\", line \d{1,9}, in [\w<]")
-_NOTEBOOK_FRAME = re.compile(
-    r"(?:File |\[)?(?P<file>(?:[~/]|[A-Z]:\\)[^\n:*?\"|]{0,400}?\.pyx?|"
-    r"/tmp/ipykernel\w*/[^\s:]{1,80}|<ipython-input[^>]{0,60}>|"
-    r"(?:Cell In|Input In|In) ?\[\d{1,6}\])(?:\]\([^)\n]{0,400}\))?"
-    r"(?::(?P<line>\d{1,7})|, line (?P<cell>\d{1,7}))?,? in "
-    r"(?P<name>[\w<>.]{1,200}|<cell line: \d+>)(?:\(.{0,2000})?\s*\Z"
-)
-_CELL = re.compile(r"(?P<file>(?:Cell |Input )In ?\[\d{1,6}\]), line (?P<line>\d{1,7})\s*\Z")
 _BOXED = re.compile(r".{0,20}?│ ?(?P<text>.*?)\s*│\s*\Z")
 _BOX_ENDS = re.compile(r".{0,20}?[╰└]─{4,}")
 _BOXED_FRAME = re.compile(
@@ -51,17 +43,8 @@ def starts_traceback(line: str) -> re.Match[str] | None:
 
 
 def is_headless(line: str) -> bool:
-    """A frame of a traceback whose first lines somebody has left out."""
+    """A frame of a traceback whose first lines were cut off."""
     return 'File "' in line and _HEADLESS.match(line) is not None
-
-
-def notebook_frame(line: str) -> tuple[str, str, str | None] | None:
-    """Function, file and line of a frame as IPython prints it."""
-    match = _NOTEBOOK_FRAME.match(line) if " in " in line else None
-    if match is not None:
-        return match["name"], match["file"], match["line"] or match["cell"]
-    match = _CELL.match(line)
-    return ("<module>", match["file"], match["line"]) if match else None
 
 
 def boxed(line: str) -> str | None:
@@ -111,15 +94,10 @@ _KERNEL_FRAME = re.compile(
 
 
 def kernel_frames(text: str) -> tuple[str, ...]:
-    """All frames of /proc/PID/stack, innermost first."""
-    return tuple(frame for line in text.splitlines()[:64] if (frame := kernel_frame(line)))
-
-
-def kernel_frame(line: str) -> str | None:
-    """`nfs_wait_bit_killable [nfs]`, of /proc/PID/stack or of the kernel log."""
-    if "+0x" not in line:
-        return None
-    match = _KERNEL_FRAME.match(line)
-    if match is None:
-        return None
-    return f"{match['name']} [{match['module']}]" if match["module"] else match["name"]
+    """All frames of /proc/PID/stack, innermost first, as `nfs_wait_bit_killable [nfs]`."""
+    found = (_KERNEL_FRAME.match(line) for line in text.splitlines()[:64])
+    return tuple(
+        f"{match['name']} [{match['module']}]" if match["module"] else match["name"]
+        for match in found
+        if match is not None
+    )
