@@ -140,7 +140,7 @@ def test_show_after_the_end_says_what_was_done(tmp_path: Path) -> None:
     (folder / "verdict.json").write_text(json.dumps(verdict))
     (folder / "evidence.json").write_text(json.dumps({"why": "stall", "processes": []}))
     told = " ".join(run_wtrain("show", "0001", cwd=tmp_path).check(0).stdout.split())
-    assert "then attempt 2 from step" in told, told
+    assert "then attempt 2 resumed from step" in told, told
     assert "if it may" not in told
 
 
@@ -447,7 +447,7 @@ def test_a_real_run_is_seen_and_stopped(tmp_path: Path) -> None:
     assert "running since" in shown.stdout
     assert " ago" in shown.stdout
     data = run_wtrain("status", "--json", cwd=tmp_path).check(0).json()
-    assert data["supervisor"] == {"pid": run.pid, "alive": True}
+    assert data["supervisor"] == {"pid": run.pid, "alive": True, "blind_s": None}
     assert data["ranks"][0]["beat_age_s"] is not None
     elsewhere = {"XDG_STATE_HOME": str(tmp_path / ".home" / "state")}
     listed = run_wtrain("ps", "--json", cwd=tmp_path / "elsewhere", env=elsewhere).check(0).json()

@@ -81,7 +81,7 @@ def test_during_a_run_and_with_its_supervisor_dead(tmp_path: Path) -> None:
     running = start_training(tmp_path, "--hang-at", "-1", "--steps", "5000")
     now = status(tmp_path)
     assert (now["state"], now["outcome"], now["exit_code"]) == ("running", None, None)
-    assert now["supervisor"] == {"pid": running.pid, "alive": True}
+    assert now["supervisor"] == {"pid": running.pid, "alive": True, "blind_s": None}
     assert now["progress"]["step"] > 0
     (rank,) = now["ranks"]
     assert rank["rank"] == 0
@@ -96,7 +96,7 @@ def test_during_a_run_and_with_its_supervisor_dead(tmp_path: Path) -> None:
     os.kill(running.pid, signal.SIGKILL)
     running.result(10)
     dead = status(tmp_path)
-    assert dead["supervisor"] == {"pid": running.pid, "alive": False}
+    assert dead["supervisor"] == {"pid": running.pid, "alive": False, "blind_s": None}
     assert dead["outcome"] is None
     assert "adopt" in run_wtrain("status", cwd=tmp_path).check(4).stdout
     stopped = run_wtrain("stop", "reading", cwd=tmp_path)

@@ -211,11 +211,11 @@ def test_a_crash_behind_an_exit_code_of_0(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_crash_behind_a_pipe_is_restarted(tmp_path: Path) -> None:
-    """By the same rules as one that the exit code tells."""
-    config = write_fast_config(tmp_path)
+    """By the same rules as one that the exit code tells; nothing resumes it, which is allowed here."""
+    options = ("--config", str(write_fast_config(tmp_path)), "--on-not-resumed", "continue")
     program = shlex.join(program_command("crash_at_step.py", "exception"))
     command = ("bash", "-c", f"{program} | cat")
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=50)
+    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, timeout_s=50)
     run.check(0)
     first, second = run.of_type("attempt_exited")
     assert (first["code"], second["code"]) == (1, 0)

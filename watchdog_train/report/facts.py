@@ -155,7 +155,11 @@ def what_followed(stall: StallRecord, state: State) -> str | None:
             known = {use.id for use in before.plan.remedies}
             new = [clean(use.id, 60) for use in after.plan.remedies if use.id not in known]
             changed = f"with {words.listed(new)}" if new else "with the same settings"
-            return f"attempt {after.attempt} {origin_words(after.plan)}, {changed}"
+            used = after.plan.checkpoint
+            origin = f"started {origin_words(after.plan)}"
+            if after.resume == "verified" and used is not None:
+                origin = f"resumed from {step_words(used.step)} ({words.last_part(used.path)})"
+            return f"attempt {after.attempt} {origin}, {changed}"
     return f"the run ended: {why_text(state.why)}" if state.finished and state.why else None
 
 
