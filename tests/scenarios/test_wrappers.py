@@ -211,7 +211,7 @@ def test_a_crash_behind_an_exit_code_of_0(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_crash_behind_a_pipe_is_restarted(tmp_path: Path) -> None:
-    """By the same rules as one that the exit code tells; nothing resumes it, which is allowed here."""
+    """By the same rules as one that the exit code tells; nothing resumes it, as allowed here."""
     options = ("--config", str(write_fast_config(tmp_path)), "--on-not-resumed", "continue")
     program = shlex.join(program_command("crash_at_step.py", "exception"))
     command = ("bash", "-c", f"{program} | cat")
