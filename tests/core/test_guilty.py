@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +15,7 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Signs
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.guilty import guilty_nodes, of_the_culprit
+from watchdog_train.core.job.guilty import of_the_culprit, with_guilty_nodes
 from watchdog_train.core.job.machines import explain_together, gather, lose
 from watchdog_train.core.model import (
     Explanation,
@@ -36,7 +34,6 @@ from watchdog_train.core.recovery.outcome import finish
 from watchdog_train.report.status_json import status_object
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
-from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 
 POLICY = Policy(recovery=Recovery(max_restarts=0), job=Job(gather_s=60.0, lost_s=60.0))
 BAD = GuiltyNode(host="gpu-17", why=said("it did not come"))
@@ -103,7 +100,7 @@ def ended(state: State, *events: e.AnyEvent) -> State:
     """The state after some last events and the end that follows from them."""
     for event in events:
         state = evolve(state, event)
-    return evolve(state, finish(state))
+    return evolve(state, with_guilty_nodes(finish(state), state))
 
 
 def found(rank: int | None, family: str | None = "rank-left-early") -> Explanation:
@@ -134,7 +131,7 @@ def test_a_machine_that_is_lost() -> None:
     last = ended(training(), event)
     (line,) = [one for one in closing_lines(last, {}) if "fault" in one]
     assert line.endswith("n1: node1 (n1) was not heard for 1 min 1 s")
-    (named,) = status_object(last)["job"]["guilty_nodes"]
+    (named,) = status_object(last)["guilty_nodes"]
     assert named == {"host": "n1", "why": Why("machine-lost", who="node1 (n1)", seconds=61.0)}
 
 
@@ -238,48 +235,10 @@ def test_what_outlives_sigkill_makes_its_own_machine_guilty() -> None:
     """Also in a run that is no task of a job; with another end nobody is named."""
     state = msgspec.structs.replace(b.running(b.stall()), host="n7")
     last = ended(state, e.SurvivedKill(pids=(44,), why=said("D")), b.exited(None, signal=9))
-    (guilty,) = guilty_nodes(last)
+    (guilty,) = last.guilty
     assert (guilty.host, guilty.why) == ("n7", Why("survivors", pids=(44,)))
     failed = ended(state, e.GivenUp(why=said("x"), exit_code=76, outcome="gave_up", guilty=(BAD,)))
-    assert guilty_nodes(failed) == ()
-
-
-def finished(*guilty: GuiltyNode) -> State:
-    event = e.GivenUp(why=said("lost"), exit_code=75, outcome="gave_up", guilty=guilty)
-    return ended(b.running(), event)
-
-
-def test_each_machine_is_a_file_with_the_reason(tmp_path: Path) -> None:
-    """Asked for or not; what another supervisor has left there stays."""
-    state = finished(BAD, GuiltyNode(host="n2.cluster", why=said("Ω")))
-    assert list(GuiltyNodes(None, cwd=str(tmp_path)).finish(state)) == []
-    assert list(tmp_path.iterdir()) == []
-    place = tmp_path / "a" / "guilty"
-    place.mkdir(parents=True)
-    (place / "n9").write_text("mine\n")
-    assert list(GuiltyNodes("a/guilty", cwd=str(tmp_path)).finish(state)) == []
-    files = {path.name: path.read_text("utf-8") for path in place.iterdir()}
-    assert files == {"gpu-17": "it did not come\n", "n2.cluster": "Ω\n", "n9": "mine\n"}
-    assert list(GuiltyNodes("b", cwd=str(tmp_path)).finish(finished())) == []
-    assert not (tmp_path / "b").exists()
-
-
-@pytest.mark.parametrize("host", ["../n1", "-n1", "n 1", "", ".", "n1\n", "n" * 300, "$(id)"])
-def test_a_name_that_is_no_word_is_not_written(tmp_path: Path, host: str) -> None:
-    """A shell reads these names, and a peer says what it is called."""
-    state = finished(GuiltyNode(host=host, why=said("x")), BAD)
-    (noticed,) = GuiltyNodes("bad", cwd=str(tmp_path)).finish(state)
-    assert noticed.kind == "guilty"
-    assert os.listdir(tmp_path / "bad") == ["gpu-17"]
-
-
-def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
-    """It costs the run nothing."""
-    (tmp_path / "bad").write_text("")
-    (noticed,) = GuiltyNodes("bad", cwd=str(tmp_path)).finish(finished(BAD))
-    assert why_text(noticed.why).startswith(
-        f"the guilty machines cannot be named in {tmp_path / 'bad'}: "
-    )
+    assert failed.guilty == ()
 
 
 def test_one_machine_that_cannot_start_it_now_does_not_end_the_job() -> None:

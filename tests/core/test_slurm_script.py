@@ -48,9 +48,8 @@ def test_the_template_says_what_wtrain_takes() -> None:
     run = whole.get_command(click.Context(whole), "run")
     assert run is not None
     flags = ["--name", "x", "--nodes", "slurm", "--coordination", "tcp://n1:20000"]
-    flags += ["--guilty-nodes", "g"]
     resume = ["--resume-arg", "--resume {checkpoint}"]
-    assert run.make_context("run", [*flags, *resume, "--", "train"]).params["guilty_nodes"] == "g"
+    assert run.make_context("run", [*flags, *resume, "--", "train"]).params["nodes"] == "slurm"
     restart = whole.get_command(click.Context(whole), "restart")
     assert restart is not None
     flags = ["--keep-budget", "--coordination", "tcp://n1:20000", "x-77"]
@@ -74,7 +73,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '"update "*) [ -e "$OUT.told" ] || { touch "$OUT.told"; echo "not now"; exit 1; };; esac',
         "sbatch": 'printf "%s\\0" sbatch "$@" >> "$OUT"; [ -z "$NO_NODES" ]',
         "wtrain": '[ "$1" = key ] && { echo secret; exit; }; printf "%s\\0" wtrain "$@" >> "$OUT"; '
-        'for one in $BLAMES; do touch ".sft-77.guilty/$one"; done; '
+        'all=; for one in $BLAMES; do all="$all${all:+, }{\\"host\\": \\"$one\\"}"; done; '
+        '[ "$1" = status ] && echo "{\\"guilty_nodes\\": [$all]}"; '
         '[ "$1" = stop ] && [ -n "$WAIT_FOR" ] && touch "$WAIT_FOR"; exit 0',
     }
     for name, text in stand_ins.items():
@@ -158,6 +158,7 @@ EXCLUDED = {
     "nobody is guilty": ("", "(null)", "", None),
     "too many": ("n1 n2 n3", "(null)", "", None),
     "none would be left": ("n2", "(null)", "1", None),
+    "no word to a shell": ("$(id) n2", "(null)", "", "n2"),
 }
 
 
@@ -182,20 +183,16 @@ def test_guilty_machines_are_excluded_once_the_job_is_requeued(
         assert updates == [["scontrol", "update", "JobId=77", f"ExcNodeList={wanted}"]] * 2
         assert calls.index(updates[0]) > requeued
         assert f"excluded from this job: {wanted}" in said
-    assert not (tmp_path / ".sft-77.guilty").exists()
 
 
-def test_only_guilty_machines_of_this_start_are_excluded(place: Path, tmp_path: Path) -> None:
-    """What was there before says nothing of this start; an end with 0 excludes nobody."""
-    (tmp_path / ".sft-77.guilty").mkdir()
-    (tmp_path / ".sft-77.guilty" / "n9").touch()
-    made = script(exclude=True)
-    batch = Batch(place, tmp_path, made, BLAMES="n2", CODE="75")
-    assert batch.process.wait(30) == 75
-    assert ["scontrol", "update", "JobId=77", "ExcNodeList=n2"] in batch.calls()
-    batch = Batch(place, tmp_path, made, BLAMES="n2", CODE="0")
-    assert batch.process.wait(30) == 0
-    assert {call[0] for call in batch.calls()} <= {"srun", "wtrain"}
+@pytest.mark.parametrize(("exclude", "code"), [(True, 0), (False, 75)])
+def test_nobody_is_excluded_unasked_or_after_a_good_end(
+    place: Path, tmp_path: Path, exclude: bool, code: int
+) -> None:
+    """Only a job that is requeued changes its list of nodes."""
+    batch = Batch(place, tmp_path, script(exclude=exclude), BLAMES="n2", CODE=str(code))
+    assert batch.process.wait(30) == code
+    assert not [call for call in batch.calls() if call[:2] == ["scontrol", "update"]]
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,6 @@ def shared_with(tmp_path: Path) -> Path:
 OUTPUTS = {
     "--termination-log": ("term.log", "termination message cannot be written"),
     "--metrics-file": ("run.prom", ""),
-    "--guilty-nodes": ("nodes", ""),
     "report -o": ("page.html", "the report cannot be written"),
 }
 

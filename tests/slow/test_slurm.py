@@ -187,7 +187,6 @@ def test_the_guilty_node_is_left_out(begin: Submit) -> None:
     assert (fields["ExcNodeList"], fields["NodeList"], job.restarts) == (host, left, 1), text
     assert f"wtrain: excluded from this job: {host}" in job.output, text
     assert f"the fault may lie with {host}: the other ranks waited for rank 3" in job.output, text
-    assert not list(job.cwd.glob(".job-*.guilty")), text
     set_node("n3", "drain")
     try:
         job = begin(*ranks_of_nodes("--fault", "hang"), asked=("--partition=debug",), **how)

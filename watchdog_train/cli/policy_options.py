@@ -29,7 +29,6 @@ _METAVARS = {
     "--termination-log": "FILE",
     "--nodes": "N|auto|slurm",
     "--coordination": "tcp://HOST:PORT",
-    "--guilty-nodes": "DIR",
 }
 
 

@@ -39,7 +39,6 @@ FLAG_OF_KEY = {
     "job.nodes": "--nodes",
     "job.node_rank": "--node-rank",
     "job.coordination": "--coordination",
-    "job.guilty_nodes": "--guilty-nodes",
     "output.quiet": "--quiet",
     "output.termination_log": "--termination-log",
     "notify.urls": "--notify",

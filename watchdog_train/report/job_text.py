@@ -7,7 +7,6 @@ from datetime import tzinfo
 from typing import Any, Literal, TypeVar
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.guilty import guilty_nodes
 from watchdog_train.core.job.machines import hostname_of, machine_of
 from watchdog_train.core.model import Value
 from watchdog_train.report import words
@@ -105,13 +104,13 @@ def job_object(state: State) -> dict[str, Any] | None:
         "here": task.here,
         "coordination": task.coordination,
         "machines": machines_now(state),
-        "guilty_nodes": [{"host": one.host, "why": one.why} for one in guilty_nodes(state)],
     }
 
 
 def guilty_words(state: State) -> tuple[str, ...]:
     """Machines to leave out when the job is begun again, each with the reason."""
-    return tuple(f"{clean(one.host, 64)}: {why_text(one.why)}" for one in guilty_nodes(state))
+    named = state.guilty if state.finished else ()
+    return tuple(f"{clean(one.host, 64)}: {why_text(one.why)}" for one in named)
 
 
 def grouped(rows: Sequence[Row], state_of: Callable[[Row], State]) -> list[Row]:

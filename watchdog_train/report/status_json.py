@@ -71,6 +71,9 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         },
         "command": list(state.argv),
         "job": job_object(state),
+        "guilty_nodes": [
+            {"host": one.host, "why": one.why} for one in (state.guilty if state.finished else ())
+        ],
         "progress": progress,
         "ranks": msgspec.to_builtins(ranks_now(state, live)),
         "notices": notices_object(state),

@@ -223,7 +223,6 @@ SENTENCES: dict[WhyCode, str] = {
     "{limit} at most between two before",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
     "message-not-written": "the termination message cannot be written to {path}: {problem}",
-    "guilty-not-named": "the guilty machines cannot be named in {path}: {problem}",
     # -- several tasks
     "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
     "the others, and a hang may stay undetected; start all tasks with --coordination "

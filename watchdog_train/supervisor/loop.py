@@ -21,7 +21,6 @@ from watchdog_train.report.summary import opening_lines
 from watchdog_train.store import requests as request_files
 from watchdog_train.supervisor.commands import Commands
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.guilty_nodes import GuiltyNodes
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.keeping import remove_copies
@@ -90,7 +89,6 @@ class Supervisor:
         self._verdict = TerminationLog(
             context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
         )
-        self._guilty = GuiltyNodes(context.policy.job.guilty_nodes, cwd=context.cwd)
         self._requests_at = self._turn_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -181,7 +179,7 @@ class Supervisor:
         if not self.state.finished:
             return
         self._vitals.tell(self.state)
-        for noticed in (*self._verdict.finish(self.state), *self._guilty.finish(self.state)):
+        for noticed in self._verdict.finish(self.state):
             self.record(noticed)
         last = self.state.attempt
         sure = last is None or last.plan.checkpoint is None or last.resume == "verified"

@@ -1,7 +1,7 @@
 """The run itself: its beginning and end, who watches it, what it found and could not write."""
 
 from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import Outcome, Why
+from watchdog_train.core.model import GuiltyNode, Outcome, Why
 from watchdog_train.core.starting.launchers import Launcher
 
 
@@ -64,3 +64,5 @@ class RunFinished(Event):
     exit_code: int
     warning: Why | None
     why: Why
+    guilty: tuple[GuiltyNode, ...] = ()
+    """Machines with which the fault may lie; only with exit code 75. See core.job.guilty."""

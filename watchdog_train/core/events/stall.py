@@ -94,7 +94,6 @@ NoticeKind = Literal[
     "task",
     "metrics",
     "termination",
-    "guilty",
     "goes-on",
     "outlives",
 ]

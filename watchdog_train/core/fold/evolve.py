@@ -154,6 +154,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 exit_code=event.exit_code,
                 warning=event.warning,
                 why=event.why,
+                guilty=event.guilty,
             )
         case _:
             return state

@@ -49,7 +49,7 @@ RunState = Literal[
 LASTING = (
     "keeper", "no-heartbeat", "save", "save-late", "not-whole", "peers", "gpu", "blind",
     "suspended", "reader", "task", "continued",
-    "metrics", "termination", "guilty", "goes-on", "outlives",
+    "metrics", "termination", "goes-on", "outlives",
 )  # fmt: skip
 """Kinds of `noticed` that outlast the silence in which they were said."""
 

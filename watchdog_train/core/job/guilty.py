@@ -8,23 +8,27 @@ program.
 
 from __future__ import annotations
 
+import msgspec
+
+from watchdog_train.core.events import RunFinished
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.job.machines import hostname_of
 from watchdog_train.core.model import GuiltyNode, Why
 from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, survivors
 
 
-def guilty_nodes(state: State) -> tuple[GuiltyNode, ...]:
-    """Named by the end of this run; nobody unless another try elsewhere was asked for."""
-    if not state.finished or state.exit_code != EXIT_RETRY_ELSEWHERE:
-        return ()
+def with_guilty_nodes(over: RunFinished, state: State) -> RunFinished:
+    """The end of a run, with the machines to avoid if it asks for another try elsewhere."""
+    if over.exit_code != EXIT_RETRY_ELSEWHERE:
+        return over
     here = tuple(
         GuiltyNode(host=hostname_of(tree.host, state), why=why)
         for tree in state.trees
         if tree.survivors
         for why in survivors(state)
     )
-    return (*here, *(one for one in state.guilty if one.host != state.host or not here))
+    others = (one for one in state.guilty if one.host != state.host or not here)
+    return msgspec.structs.replace(over, guilty=(*here, *others))
 
 
 def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:

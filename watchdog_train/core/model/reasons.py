@@ -26,7 +26,7 @@ WhyCode = Literal[
     "event-torn", "exited", "exit-not-seen", "experiment", "failed-from-it", "fallback",
     "finished-but-hung", "first-attempt", "first-step-behind", "from-start", "goes-on",
     "gpu-not-given-back", "gpu-other-holds", "gpu-ours-holds", "gpu-shared", "gpu-taken",
-    "gpu-unnamed", "gpus-spin", "gpus-unseen", "guilty", "guilty-not-named", "hung-from-it",
+    "gpu-unnamed", "gpus-spin", "gpus-unseen", "guilty", "hung-from-it",
     "in-kernel", "in-memory-only",
     "input", "interrupted", "job-busy", "job-idle", "job-no-progress", "keeper-ended-early",
     "keeper-gone", "keeper-silent", "keeper-stays", "keeper-survived", "leader-anew", "leader-lost",

@@ -36,13 +36,6 @@ class Job(Section):
             "tcp://HOST:PORT; null: all tasks are on one machine"
         ),
     ] = None
-    guilty_nodes: Annotated[
-        str | None,
-        Meta(
-            description="a run that ends with 75 leaves in this directory a file, called as the "
-            "machine, for each one that should not be used again, with the reason; null: nowhere"
-        ),
-    ] = None
     gather_s: Annotated[
         float, positive("for all nodes to come before the first attempt; pods may start late")
     ] = 900.0

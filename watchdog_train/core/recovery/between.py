@@ -10,7 +10,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Launch, Observation, Record, Wait
 from watchdog_train.core.commands import before_restart
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.guilty import of_the_culprit
+from watchdog_train.core.job.guilty import of_the_culprit, with_guilty_nodes
 from watchdog_train.core.job.meeting import across_of, meet
 from watchdog_train.core.model import Plan, Why, said, written
 from watchdog_train.core.policy import Policy
@@ -30,7 +30,7 @@ def between_attempts(
     attempt, backing_off = state.attempt, scan.backoff(observation, state)
     if attempt is None:
         if state.stop is not None or state.given_up is not None:
-            return Record(events=(finish(state),))
+            return Record(events=(with_guilty_nodes(finish(state), state),))
         if state.next_plan is not None and backing_off is not None:
             return backing_off
         if state.next_plan is not None:
@@ -61,7 +61,7 @@ def between_attempts(
                 return waits
         if asking.looks_for_proof(observation, state):
             return Wait(until=observation.now + 0.05)
-        return Record(events=(finish(state),))
+        return Record(events=(with_guilty_nodes(finish(state), state),))
     if state.next_plan is not None:
         return (
             backing_off
