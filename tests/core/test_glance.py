@@ -7,7 +7,7 @@ import json
 import msgspec
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.evidence.bundle import (
     Bundle,
@@ -55,11 +55,14 @@ def test_everybody_is_on_one_line():
     """Ranks at one place as a span, then the odd one, then its worker in the kernel."""
     files = {f"rank{rank}_pid{rank + 10}": dump(REDUCE) for rank in range(7)}
     files["rank7_pid17"] = dump(LOADER)
-    files["rank7_worker3_pid90"] = (
-        "State:\tD (disk sleep)\nPid:\t90\nwchan: rpc_wait_bit_killable\n"
-        + dump("    open (ds.py:9)\n")
+    files["rank7_worker3_pid90"] = dump("    open (ds.py:9)\n")
+    given = evidence(**files)
+    in_nfs = {"state": "D", "wchan": "rpc_wait_bit_killable"}
+    processes = tuple(
+        msgspec.structs.replace(one, **in_nfs) if one.role == "worker" else one
+        for one in given.processes
     )
-    assert glance(evidence(**files)) == (
+    assert glance(msgspec.structs.replace(given, processes=processes)) == (
         "ranks 0-6: all_reduce (train.py:88) | rank 7: DataLoader wait | "
         "rank 7 worker 3: open (nfs, D state)"
     )
@@ -67,11 +70,11 @@ def test_everybody_is_on_one_line():
 
 def test_dead_and_stopped_processes_are_on_the_line():
     """A process needs no stack to be somewhere."""
-    found = glance(
-        evidence(
-            rank0_pid1="State:\tZ (zombie)\nPid:\t1\n", rank1_pid2="State:\tT (stopped)\nPid:\t2\n"
-        )
+    processes = tuple(
+        ProcessEvidence(pid=rank + 1, start=1, ppid=0, role="rank", rank=rank, state=state)
+        for rank, state in enumerate("ZT")
     )
+    found = glance(Evidence(why="manual", processes=processes))
     assert found == "rank 0: dead | rank 1: stopped"
 
 
