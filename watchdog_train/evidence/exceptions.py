@@ -20,6 +20,8 @@ from watchdog_train.trusted_files import names, read_regular
 
 _TIMES, _TRACEBACK = ".times", b"Traceback (most recent call last)"
 """As keeper.capped has them."""
+_FRAME = b'  File "'
+"""A SyntaxError of the script itself is printed without the line above."""
 RECENT_S = 10.0
 """Before the last progress: batches that were ready are used up after what made them has failed."""
 _FILES_CAP = 256
@@ -197,5 +199,5 @@ def _parts(path: str) -> list[tuple[float | None, str]]:
     return [
         (at, "\n".join(clean_lines(content[begin:end].decode("utf-8", "replace").splitlines())))
         for (begin, at), end in zip(marks, ends, strict=True)
-        if _TRACEBACK in content[begin:end]
+        if _TRACEBACK in content[begin:end] or _FRAME in content[begin:end]
     ]
