@@ -101,7 +101,7 @@ they are not measured rates. From 0.9 on a cause is called proven, from 0.7 like
 FAMILIES_FOOT = """\
 ## Keys of a rule
 
-[Rules of your own](rules.md) shows how to write one. In `says` these may stand: PLACEHOLDERS.
+[Rules](rules.md) says how they are judged. In `says` these may stand: PLACEHOLDERS.
 
 ### Keys of a family
 """

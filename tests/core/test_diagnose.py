@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from watchdog_train import rules
 from watchdog_train.cli import main
 from watchdog_train.core.diagnosis.facts import (
     CollectiveFact,
@@ -22,12 +22,21 @@ from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.policy.patience import Patience as Limits
-from watchdog_train.errors import WtrainError
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
+from watchdog_train.explain.families import (
+    OF,
+    OF_PROCESSES,
+    OF_THE_JOB,
+    PLACEHOLDERS,
+    Clause,
+    FamilyRule,
+    Sign,
+    clauses,
+)
 from watchdog_train.explain.patience import judge as patience_of
 from watchdog_train.report.explanation_text import because, what_happened
-from watchdog_train.rules import RulesError, load_rules
+from watchdog_train.rules import load_rules
 
 CASES = sorted((Path(__file__).parents[1] / "golden" / "evidence").glob("*.json"))
 RULES = load_rules()
@@ -204,54 +213,41 @@ def test_no_evidence_at_all_is_not_known():
     assert (judge(evidence, RULES).family, granted(evidence)) == (None, "unknown")
 
 
-def test_our_own_rules_are_right():
-    """Their regular expressions and placeholders are not checked at every start."""
-    assert load_rules((Path(rules.__file__).parent,)) == RULES
+def problems_of(rule: FamilyRule) -> Iterator[str]:
+    """What is wrong with a family beyond its types."""
+    yield from (f"of: {one}" for one in rule.of if one not in OF)
+    for sign in rule.signs:
+        for text in (rule.says, sign.says or ""):
+            names = re.findall(r"\{(\w*)\}", text)
+            yield from (f"placeholder {name}" for name in names if name not in PLACEHOLDERS)
+        parts = clauses(sign)
+        words = [(word, OF_THE_JOB) for word in sign.when]
+        words += [(word, OF_PROCESSES) for clause in parts for word in clause.facts]
+        for either, known in words:
+            yield from (one for one in either.split("|") if one.removeprefix("!") not in known)
+        texts = (*sign.log, *sign.also, *sign.unless, *sign.then)
+        for text in (*texts, *(one for each in parts for one in (each.source, each.kernel) if one)):
+            re.compile(text)
+            re.compile(f"x|(?:{text.removeprefix('(?i)')})")
+        if sign.root and sign.waiter:
+            yield "root and waiter"
+        if any(
+            one.who != "any" or one.absent for one in (sign.root, sign.waiter, sign.raised) if one
+        ):
+            yield "`who` and `absent` are for others"
+        if not (sign.root or sign.waiter or sign.log or sign.when or sign.raised):
+            yield "it would fit everything"
 
 
-def test_every_problem_of_a_rule_file_is_named_with_its_place(tmp_path):
-    """A wrong rule file is refused with the places of all its problems at once."""
-    (tmp_path / "mine.yaml").write_text(
-        "family: mine\nkind: hang\nof: [nothing]\nsigns:\n"
-        "  - sure: 2\n    log: [x]\n"
-        "  - sure: 0.5\n    log: ['(']\n    says: '{nobody}'\n    root: {facts: [purple]}\n"
-        "  - sure: 0.5\n    when: [later]\n    waiter: {}\n    root: {who: parent}\n"
-        "  - sure: 0.5\n"
-    )
-    with pytest.raises(WtrainError, match=r"mine\.yaml: family mine, signs\[0\]: ") as caught:
-        load_rules([tmp_path])
-    text = caught.value.message
-    (tmp_path / "mine.yaml").write_text("a: &a [x]\nb: [" + "*a, " * 9 + "]\n")
-    with pytest.raises(WtrainError, match="over 8 aliases"):
-        load_rules([tmp_path])
-    named = ("{nobody}", "`purple`", "`later`", "`root` or `waiter`", "`who`", "`nothing`")
-    assert all(words in text for words in (*named, "regular expression", "fit everything"))
+def test_the_rules_are_right():
+    """Their regular expressions, words and placeholders are not checked at every start."""
+    wrong = {rule.family: found for rule in RULES.families if (found := list(problems_of(rule)))}
+    assert wrong == {}
+    assert len({rule.family for rule in RULES.families}) == len(RULES.families)
+    assert all(rule.signs for rule in RULES.families)
 
 
-def test_a_rule_file_can_be_checked_by_itself(tmp_path, capsys):
-    """By its name or its folder's, without settings that name it; a good one has no problems."""
-    good = "# ours\n- family: m\n  kind: crash\n  signs:\n  - {sure: 1, log: [x]"
-    (tmp_path / "bad.yaml").write_text(f"{good}, says: '{{nobody}}'}}\n")
-    for place in (tmp_path, tmp_path / "bad.yaml"):
-        assert main.run(["config", "check", str(place)]) == 78
-        error = capsys.readouterr().err
-        assert "bad.yaml: family m, signs[0]" in error
-        assert "{nobody}" in error
-    (tmp_path / "bad.yaml").write_text(f"{good}, says: b}}\n")
-    assert main.run(["config", "check", str(tmp_path / "bad.yaml")]) == 0
-
-
-def test_a_user_rule_is_used(tmp_path):
-    """A family of the user's own is found like ours."""
-    (tmp_path / "mine.yaml").write_text(
-        "family: mine\nkind: crash\nremedies: [plain-retry]\nsays: It broke.\n"
-        "signs:\n  - {sure: 0.9, log: ['flux broken']}\n"
-    )
-    evidence = Evidence(why="crash", logs=(LogText(source="o", lines=("flux broken",)),))
-    assert judge(evidence, load_rules([tmp_path])).family == "mine"
-
-
-def test_a_root_is_no_victim_and_a_hang_stands_still(tmp_path):
+def test_a_root_is_no_victim_and_a_hang_stands_still():
     """Whoever waits for the root is only spoken of as a waiter; one that moves does not hang."""
     evidence = two_ranks(("load (train.py:3)", "main (train.py:9)"))
     moved = msgspec.structs.replace(evidence.processes[1], changed=True)
@@ -262,55 +258,10 @@ def test_a_root_is_no_victim_and_a_hang_stands_still(tmp_path):
         ("root", "load", evidence, "mine"),
         ("root", "load", moving, None),
     ):
-        (tmp_path / "mine.yaml").write_text(
-            f"family: mine\nkind: hang\nsigns: [{{sure: 0.95, {who}: {{frames: [{frame}]}}}}]\n"
-        )
-        assert judge(given, load_rules([tmp_path])).family == family, (who, frame)
-
-
-def documented_rules(tmp_path):
-    """The example of docs/rules.md as files: its rule folder and its settings."""
-    text = (Path(__file__).parents[2] / "docs" / "rules.md").read_text()
-    rule, settings = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "rules" / "featurestore.yaml").write_text(rule)
-    (tmp_path / "wtrain.yaml").write_text(settings)
-
-
-def test_the_documented_rule_judges_a_dump(tmp_path, monkeypatch, capsys):
-    """What docs/rules.md shows is found, from frames and from a line, and beats its neighbour."""
-    documented_rules(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    Path("dump.txt").write_text(
-        'Thread 5 (idle): "MainThread"\n    wait_for_row (featurestore/client.py:31)\n'
-        "    <module> (train.py:9)\n"
-    )
-    Path("run.log").write_text("step 1 loss 2\nfeature store: retrying\n")
-    for given, confidence in (("dump.txt", 0.85), ("run.log", 0.6)):
-        assert main.run(["diagnose", given, "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert (answer["schema_version"], answer["family"]) == (1, "feature-store-wait")
-        assert answer["confidence"] == confidence
-
-
-def test_config_check_names_rule_mistakes_with_their_place(tmp_path, monkeypatch, capsys):
-    """Wrong rule files are wrong settings: in words and as JSON, before anything is started."""
-    documented_rules(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    assert main.run(["config", "check"]) == 0
-    path = Path("rules/featurestore.yaml")
-    path.write_text(
-        path.read_text().replace("kind: hang", "kind: hung").replace("frames:", "farmes:")
-    )
-    capsys.readouterr()
-    assert main.run(["config", "check"]) == 78
-    words = capsys.readouterr().err
-    assert "featurestore.yaml: family feature-store-wait: " in words
-    assert main.run(["config", "check", "--json"]) == 78
-    problems = json.loads(capsys.readouterr().out)["problems"]
-    assert {problem["key"] for problem in problems} == {"evidence.rules_dirs"}
-    assert main.run(["run", "--", "true"]) == 78
-    assert "rules-invalid" in capsys.readouterr().err
+        sign = Sign(sure=0.95, **{who: Clause(frames=(frame,))})
+        mine = FamilyRule(family="mine", kind="hang", signs=(sign,))
+        known = msgspec.structs.replace(RULES, families=(*RULES.families, mine))
+        assert judge(given, known).family == family, (who, frame)
 
 
 @pytest.mark.parametrize(
@@ -347,12 +298,6 @@ def test_a_line_about_the_network_is_no_proof_of_a_hang():
     evidence = Evidence(why="stall", logs=(LogText(source="o", lines=("start", line)),))
     assert judge(evidence, RULES).family == "hub-download"
     assert granted(evidence) == "unknown"
-
-
-def test_a_missing_rule_folder_is_named(tmp_path):
-    """A misspelt folder must not mean: no rules of mine."""
-    with pytest.raises(RulesError, match="there is no such folder"):
-        load_rules([tmp_path / "nowhere"])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.status_text import status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
-from watchdog_train.rules import load_rules
 
 README = REPOSITORY / "README.md"
 PAGES = [README, REPOSITORY / "CHANGELOG.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -168,14 +167,10 @@ def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=named)
 def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
-    """A settings file or a rule file of the pages has no mistake."""
+    """A settings file of the pages has no mistake."""
     path = tmp_path / "given.yaml"
     path.write_text(block.text)
-    if block.text.startswith("- family:"):
-        names = {rule.family for rule in load_rules([tmp_path]).families}
-        assert names > {rule.family for rule in load_rules().families}
-    else:
-        assert load_policy(path, None, {}) != Policy()
+    assert load_policy(path, None, {}) != Policy()
 
 
 def test_remedies_in_commands_of_the_pages_are_known() -> None:

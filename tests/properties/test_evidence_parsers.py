@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog_train.core.diagnosis.stacks import FRAMES_CAP
-from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import from_inside, pyspy
 from watchdog_train.evidence.logs import clean_line, tail
 from watchdog_train.evidence.redact import redact_text
@@ -212,16 +208,6 @@ def test_redaction_is_linear(text):
     started = time.process_time()
     redact_text(text[:200_000])
     assert time.process_time() - started < 2
-
-
-@settings(max_examples=50)
-@given(st.text(alphabet=" -:[]{}&*\nabfamily'\"|>#", max_size=200))
-def test_a_rule_file_is_read_or_refused(text):
-    """Any text is a set of rules or an error that names its problems."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "x.yaml").write_text(text)
-        with contextlib.suppress(WtrainError):
-            assert load_rules([folder]).families
 
 
 def test_a_log_that_is_no_file_is_not_read(tmp_path):

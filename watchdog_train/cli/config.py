@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,11 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.cli.screen import echo
-from watchdog_train.config import ConfigError, dump_policy, explain, load
+from watchdog_train.config import ConfigError, Problem, dump_policy, explain, load
 from watchdog_train.config.text import shown_values
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.patience import table
 from watchdog_train.report.patience_text import table_text
-from watchdog_train.rules import RulesError, load_rules
-from watchdog_train.trusted_files import open_read
-
-_RULES = re.compile(rb"^(?:- )?family:|^frames:", re.MULTILINE)
-_HEAD_BYTES = 1 << 16
 
 
 @click.group()
@@ -51,56 +44,26 @@ def show(as_json: bool, **params: Any) -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @json_option
 def check(file: Path | None, as_json: bool) -> int:
-    """Name every problem of a settings file and its rule files.  [default: ./wtrain.yaml]
-
-    FILE may also be a rule file, or a folder of them.
-    """
+    """Name every problem of a settings file.  [default: ./wtrain.yaml]"""
     file = file or Path("wtrain.yaml")
     problems: list[object] = []
     code = 0
     try:
-        if _holds_rules(file):
-            load_rules([file])
-        else:
-            from watchdog_train.remedies.catalogue import refuse_unknown
+        from watchdog_train.remedies.catalogue import refuse_unknown
 
-            policy = load(file).policy
-            load_rules(policy.evidence.rules_dirs)
-            refuse_unknown(policy)
+        refuse_unknown(load(file).policy)
     except WtrainError as error:
         if not as_json:
             raise
         code = error.exit_code
-        found = error.problems if isinstance(error, RulesError | ConfigError) else ()
-        problems = [
-            _rule_problem(*problem) if isinstance(problem, tuple) else msgspec.to_builtins(problem)
-            for problem in found
-        ] or [_rule_problem(str(file), str(error))]
+        only = Problem(str(file), "", error.message, error.hint, error.reference)
+        found = error.problems if isinstance(error, ConfigError) else (only,)
+        problems = list(msgspec.to_builtins(found))
     if as_json:
         print_json(file=str(file), problems=problems)
     else:
         echo(f"{file}: no problems")
     return code
-
-
-def _holds_rules(file: Path) -> bool:
-    """A folder, or a file that begins a family or sets of frames where settings have sections."""
-    if file.is_dir():
-        return True
-    with suppress(OSError), open_read(file, follow=True) as content:
-        return _RULES.search(content.read(_HEAD_BYTES)) is not None
-    return False
-
-
-def _rule_problem(place: str, words: str) -> dict[str, str | None]:
-    """As the problems of settings are written."""
-    return {
-        "place": place,
-        "key": "evidence.rules_dirs",
-        "message": words,
-        "hint": "docs/rules.md describes the format",
-        "reference": "rules-invalid",
-    }
 
 
 @config.command(name="explain")

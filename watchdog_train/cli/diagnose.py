@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.screen import echo
-from watchdog_train.config import load_policy
 from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.bring import evidence_from
 from watchdog_train.explain.because import judge
@@ -22,24 +19,15 @@ from watchdog_train.rules import load_rules
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option(
-    "--rules",
-    "rules_dirs",
-    metavar="DIR",
-    multiple=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="A folder with rule files of your own; may be given several times.",
-)
 @json_option
-def diagnose(*, paths: tuple[str, ...], rules_dirs: tuple[Path, ...], as_json: bool) -> None:
+def diagnose(*, paths: tuple[str, ...], as_json: bool) -> None:
     """Say what is behind stack dumps and logs: stall folders, py-spy, faulthandler, logs.
 
     All PATHs together are one job; - is standard input. The role of a process is read from the
     name of its file: rank0.pid12.txt, rank0-worker1.pid13.txt, launcher.pid9.txt, rank3.log.
     """
     evidence, notes = evidence_from(paths)
-    rules = load_rules((*load_policy().evidence.rules_dirs, *rules_dirs))
-    found = judge(evidence, rules)
+    found = judge(evidence, load_rules())
     for note in notes:
         echo(f"wtrain: {note}", err=True)
     if as_json:

@@ -13,7 +13,6 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.screen import echo
 from watchdog_train.cli.watching import EventWatch
-from watchdog_train.config import load_policy
 from watchdog_train.core.events import (
     AnyEvent,
     EvidenceCollected,
@@ -73,9 +72,7 @@ def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
     name = f"pid-{pid}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = claim_bundle(place / name / "stalls")
     ignore_in_git(place)
-    return collect_now(
-        members, folder, slot_dir=slot_dir_of(system, members), rules_dirs=_rules_of(None)
-    )
+    return collect_now(members, folder, slot_dir=slot_dir_of(system, members))
 
 
 def _of_run(run: RunDirectory) -> EvidenceResult:
@@ -99,7 +96,6 @@ def _of_run(run: RunDirectory) -> EvidenceResult:
         attempt_dir=run.attempt(number) if number else None,
         attempt=number,
         command=state.argv,
-        rules_dirs=_rules_of(run),
     )
 
 
@@ -136,14 +132,6 @@ def _of_job(run: RunDirectory) -> EvidenceResult | None:
         seconds=max(each.seconds for each in found.values()),
         problem=next((each.problem for each in found.values() if each.problem), None),
     )
-
-
-def _rules_of(run: RunDirectory | None) -> tuple[str, ...]:
-    """The rule folders of the run, or of ./wtrain.yaml; none where settings cannot be read."""
-    try:
-        return load_policy(run.path / "config.yaml" if run else None).evidence.rules_dirs
-    except WtrainError:
-        return ()
 
 
 def _answer(result: EvidenceResult) -> dict[str, object]:

@@ -35,10 +35,6 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
         raise click.UsageError("--until-first-step goes with -d")
     loaded = policy_from(flags)
     refuse_unknown(loaded.policy)
-    if loaded.policy.evidence.rules_dirs:  # 60 ms that nobody else pays
-        from watchdog_train.rules import load_rules
-
-        load_rules(loaded.policy.evidence.rules_dirs)
     if loaded.policy.notify.urls:
         from watchdog_train.notify.channels import refuse_unusable
 

@@ -22,7 +22,6 @@ from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_sende
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.core.model import CrashFact, EvidenceResult, Member
-from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import (
     answers,
     bundle,
@@ -50,7 +49,6 @@ from watchdog_train.explain import patience
 from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation
-from watchdog_train.explain.families import Rules
 from watchdog_train.explain.waits import as_raised
 from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
@@ -285,7 +283,7 @@ class _Collection:
             exchanging=self.recorders.exchanging,
             world_size=self._world_size(),
         )
-        rules = self._rules()
+        rules = load_rules()
         chains = Chains(evidence, rules.frames)
         told = as_raised(evidence)
         found = judge(
@@ -392,14 +390,6 @@ class _Collection:
         return msgspec.convert(
             {"since_s": told.get("beat_age_s"), "phase": told.get("phase")}, Situation
         )
-
-    def _rules(self) -> Rules:
-        """A broken rule file of the user's must not cost the diagnosis."""
-        try:
-            return load_rules(self.request.rules_dirs)
-        except WtrainError as error:
-            self.problems.append(f"rule files of yours are not used: {error.message}")
-            return load_rules()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

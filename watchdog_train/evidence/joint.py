@@ -13,7 +13,6 @@ import msgspec
 
 from watchdog_train.core.diagnosis.places import root_process
 from watchdog_train.core.model import JointAnswer
-from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import JOINT_FILE, evidence_in, together
@@ -29,12 +28,8 @@ def answer(request: JointRequest) -> JointAnswer:
     there = list(found)
     if not there:
         return JointAnswer(explanation=None, problem="no bundle can be read")
-    try:
-        rules = load_rules(request.rules_dirs)
-    except WtrainError:
-        rules = load_rules()  # the collector of each bundle has said which file is broken
     whole = together(list(found.values()))
-    told = judge(whole, rules)
+    told = judge(whole, load_rules())
     guilty = root_process(whole, told)
     answered = JointAnswer(
         explanation=told,

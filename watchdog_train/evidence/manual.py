@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -54,7 +53,6 @@ def collect_now(
     attempt_dir: Path | None = None,
     attempt: int = 0,
     command: Sequence[str] = (),
-    rules_dirs: Sequence[str] = (),
 ) -> EvidenceResult:
     """A full bundle of these processes in `folder`; ends nothing."""
     staging = Path(tempfile.mkdtemp(prefix="wtrain-dump-"))
@@ -70,7 +68,6 @@ def collect_now(
             attempt_dir=str(attempt_dir) if attempt_dir else None,
             verdict={"at": time.time(), "attempt": attempt, "why": "asked for by hand"},
             command=tuple(command),
-            rules_dirs=tuple(map(os.path.abspath, rules_dirs)),
         )
     )
     if result.dir == str(folder):

@@ -59,8 +59,6 @@ class EvidenceRequest(Value):
     last_save: SaveRecord | None = None
     """The newest one of this attempt that has succeeded."""
     command: tuple[str, ...] = ()
-    rules_dirs: tuple[str, ...] = ()
-    """More rule files of the user's."""
     oom_kills_before: int | None = None
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
     gpu_seen: GpuSeen = GpuSeen()
@@ -76,7 +74,6 @@ class JointRequest(Value):
     bundles: tuple[str, ...]
     """Their directories; the answer is kept in the first."""
     out: str = ""
-    rules_dirs: tuple[str, ...] = ()
 
 
 def without_secrets(request: EvidenceRequest) -> EvidenceRequest:

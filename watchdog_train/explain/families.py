@@ -1,4 +1,4 @@
-"""Families of causes as data: what a file of them may say, and the checks that need no file.
+"""Families of causes as data: what a file of them may say.
 
 A family is library knowledge about a root that the graph has found. No reading of files and no
 judging: `rules.load_rules` reads, `explain.because` judges.
@@ -6,7 +6,6 @@ judging: `rules.load_rules` reads, `explain.because` judges.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
@@ -24,7 +23,7 @@ OBJECTS = (
 """Waits whose object is known: of such a root only a family may speak that names the wait."""
 SIGNALS = ("SIGBUS", "SIGKILL")
 """Ends with few causes: only a family that names the signal may speak of them."""
-_OF = (*OBJECTS, *SIGNALS, "any")
+OF = (*OBJECTS, *SIGNALS, "any")
 OF_PROCESSES = frozenset(
     {str(kind.__struct_config__.tag) for kind in get_args(x.Doing)}
     | {"rank", "rank0", "worker", "launcher", "other", "idle", "captured", "apart", "compiler"}
@@ -42,7 +41,6 @@ OF_THE_JOB = frozenset(
     | {"lock-owner-dead", "threads-share-group"}
 )
 PLACEHOLDERS = ("who", "frame", "line", "others", "orders")
-_PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
 class Part(Value, forbid_unknown_fields=True):
@@ -144,9 +142,12 @@ def clauses(sign: Sign) -> tuple[Clause, ...]:
     return tuple(one for one in (first, sign.raised) if one is not None) + sign.others
 
 
-def with_sets(sign: Sign, sets: Mapping[str, str]) -> tuple[Sign, list[str]]:
-    """The sign with `@name` replaced, and the names that nobody defines."""
-    unknown: list[str] = []
+def with_sets(sign: Sign, sets: Mapping[str, str]) -> Sign:
+    """The sign with `@name` replaced.
+
+    Raises:
+        KeyError: there is no set of this name.
+    """
 
     def resolved(patterns: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(
@@ -155,9 +156,7 @@ def with_sets(sign: Sign, sets: Mapping[str, str]) -> tuple[Sign, list[str]]:
         )
 
     def one(pattern: str) -> str:
-        if pattern.startswith("@") and pattern[1:] not in sets:
-            unknown.append(pattern[1:])
-        return sets.get(pattern[1:], pattern) if pattern.startswith("@") else pattern
+        return sets[pattern[1:]] if pattern.startswith("@") else pattern
 
     def filled(clause: Clause) -> Clause:
         return msgspec.structs.replace(
@@ -167,56 +166,10 @@ def with_sets(sign: Sign, sets: Mapping[str, str]) -> tuple[Sign, list[str]]:
             without=resolved(clause.without),
         )
 
-    sign = msgspec.structs.replace(
+    return msgspec.structs.replace(
         sign,
         root=filled(sign.root) if sign.root else None,
         waiter=filled(sign.waiter) if sign.waiter else None,
         others=tuple(filled(clause) for clause in sign.others),
         raised=filled(sign.raised) if sign.raised else None,
     )
-    return sign, unknown
-
-
-def family_problems(rule: FamilyRule) -> list[str]:
-    """What is wrong with a family beyond the types of its signs, in words."""
-    unknown = [one for one in rule.of if one not in _OF]
-    problems = [f"of: `{one}` is none of {', '.join(_OF)}" for one in unknown]
-    return problems + _placeholder_problems(rule.says)
-
-
-def sign_problems(sign: Sign) -> list[str]:
-    """What is wrong with a sign beyond its types, in words."""
-    problems = _placeholder_problems(sign.says or "")
-    texts = [*sign.log, *sign.also, *sign.unless, *sign.then]
-    problems += _word_problems("when", sign.when, OF_THE_JOB)
-    for clause in clauses(sign):
-        texts += [text for text in (clause.source, clause.kernel) if text is not None]
-        problems += _word_problems("facts", clause.facts, OF_PROCESSES)
-    problems += [problem for text in texts if (problem := _regex_problem(text))]
-    first = sign.root or sign.waiter
-    if sign.root is not None and sign.waiter is not None:
-        problems.append("either `root` or `waiter`")
-    if any(one.who != "any" or one.absent for one in (first, sign.raised) if one is not None):
-        problems.append("`who` and `absent` are for `others`")
-    if first is None and not (sign.log or sign.when or sign.raised):
-        problems.append("nothing to recognise it by: it would fit everything")
-    return problems
-
-
-def _placeholder_problems(text: str) -> list[str]:
-    names = [name for name in _PLACEHOLDER.findall(text) if name not in PLACEHOLDERS]
-    return [f"says: {{{name}}} is not a placeholder" for name in names]
-
-
-def _word_problems(key: str, wanted: tuple[str, ...], known: frozenset[str]) -> list[str]:
-    words = (word.removeprefix("!") for one in wanted for word in one.split("|"))
-    return [f"{key}: `{word}` is not a known word" for word in words if word not in known]
-
-
-def _regex_problem(text: str) -> str | None:
-    try:
-        re.compile(text)
-        re.compile(f"x|(?:{text.removeprefix('(?i)')})")
-    except re.error as error:
-        return f"{text!r} is not a regular expression: {error}"
-    return None

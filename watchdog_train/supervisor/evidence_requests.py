@@ -5,7 +5,6 @@ The requests only; supervisor.tasks starts whoever answers them.
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from watchdog_train.core.model import BundleWhy, RankEnd, Sample
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy.recovery import Recovery
-from watchdog_train.evidence.request import EvidenceRequest, JointRequest
+from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context
@@ -90,7 +89,6 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             log_files=tuple(str(attempt_dir / name) for name in STREAM_FILES if name in files),
             deadline_s=limits.look_s if mode == "look" else limits.total_s,
             process_s=limits.process_s,
-            rules_dirs=tuple(map(os.path.abspath, limits.rules_dirs)),
             kill_follows=mode == "full" and kills(why, context.policy.recovery),
             exit=sight.exit,
             last_save=next(iter(read_saves(attempt_dir, 1)), None) if why == "crash" else None,
@@ -153,14 +151,6 @@ def kills(why: BundleWhy, recovery: Recovery) -> bool:
     """Whether all processes are killed after this evidence was taken, whatever it says."""
     reports = recovery.observe or (why == "stall" and recovery.on_stall == "report")
     return why != "manual" and not reports
-
-
-def joint_request(context: Context, action: a.StartJoint) -> JointRequest:
-    """To read the bundles of all tasks together."""
-    return JointRequest(
-        bundles=action.bundles,
-        rules_dirs=tuple(map(os.path.abspath, context.policy.evidence.rules_dirs)),
-    )
 
 
 def _files(attempt_dir: Path) -> frozenset[str]:

@@ -19,6 +19,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import folder_of
 from watchdog_train.core.model import Survey, said, written
 from watchdog_train.core.recovery.kill import nobody_left
+from watchdog_train.evidence.request import JointRequest
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.commands import run_before_restart
@@ -28,7 +29,6 @@ from watchdog_train.supervisor.directories import (
     note_present,
     resumed_places,
 )
-from watchdog_train.supervisor.evidence_requests import joint_request
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.helper import module
 from watchdog_train.supervisor.keeping import start_copy, start_restore
@@ -193,7 +193,7 @@ class Performer:
         self._hands[action.host].collect(action, state)
 
     def _diagnose_together(self, action: a.StartJoint) -> None:
-        request, folder = joint_request(self._context, action), self._context.staging_dir
+        request, folder = JointRequest(bundles=action.bundles), self._context.staging_dir
         self._context.tasks.diagnose_together(request, folder, deadline_s=JOINT_S)
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:

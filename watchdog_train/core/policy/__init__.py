@@ -35,10 +35,6 @@ class Evidence(Section):
     look_s: Annotated[float, positive("the cheap look at a suspicion, all processes")] = 8.0
     total_s: Annotated[float, positive("a whole bundle; then it closes with what is there")] = 20.0
     process_s: Annotated[float, positive("one process with one tool")] = 10.0
-    rules_dirs: Annotated[
-        tuple[str, ...],
-        Meta(description="folders with rule files of your own, see docs/rules.md"),
-    ] = ()
 
 
 class Policy(Section):
