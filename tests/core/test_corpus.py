@@ -7,8 +7,7 @@ import json
 import pytest
 
 from tests.core.test_diagnose import CASES as BY_HAND
-from tests.corpus.cases import judged, read_cases, renderings
-from watchdog_train.evidence.text.gather import gather
+from tests.corpus.cases import gathered, judged, read_cases, renderings
 from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
@@ -23,7 +22,7 @@ def test_the_corpus_is_judged_as_it_says(part):
     wrong, dangerous, total = [], [], 0
     for case in read_cases(part):
         for how, rendered in renderings(case).items():
-            found = judge(gather(rendered.sources), RULES)
+            found = judge(gathered(rendered), RULES)
             counts = judged(case, found)
             total += 1
             words = f"{case.name} ({how}): {found.family} {found.confidence}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.corpus.cases import read_cases
+from tests.corpus.cases import gathered, read_cases
 from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.model import CapturedProcess
 from watchdog_train.evidence.text.gather import gather
@@ -55,7 +55,7 @@ def test_every_case_fits_on_one_screen(part):
     """At most 23 lines of 80 characters; the culprit and the first remedy are always on it."""
     rules, words = load_rules(), remedy_words()
     for case in read_cases(part):
-        evidence = gather(case.sources)
+        evidence = gathered(case)
         found = judge(evidence, rules)
         text = one_screen(verdict_of(evidence), found, evidence, remedy_words=words)
         lines = text.split("\n")
@@ -72,7 +72,7 @@ def test_every_case_fits_on_one_screen(part):
 def test_what_is_on_the_screen():
     """Who, where everybody is, why, what to change, and how to see more."""
     case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
-    evidence = gather(case.sources)
+    evidence = gathered(case)
     found = judge(evidence, load_rules())
     text = one_screen(verdict_of(evidence), found, evidence, remedy_words=remedy_words())
     assert text.startswith("Dump on request 0001, attempt 2, ")

@@ -2,7 +2,7 @@
 
 A case is a header line `##### name`, `key: value` lines, then files, each after `=== file name`.
 `expect` lists the families that are right, the most exact one first; insufficient-evidence stands
-for "I do not know".
+for "I do not know". A file `exit-of-rank0.txt` tells how that rank ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from watchdog_train.core.model import Explanation
+import msgspec
+
+from watchdog_train.core.diagnosis.facts import Evidence
+from watchdog_train.core.model import ExitStatus, Explanation
+from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source
 
 FOLDER = Path(__file__).parent
@@ -71,6 +75,19 @@ def _read(path: Path) -> list[Case]:
             )
         )
     return cases
+
+
+def gathered(case: Case) -> Evidence:
+    """The evidence of its files; what a keeper would know of the end comes from its own file."""
+    found = gather(case.sources)
+    told = next((one.text for one in case.sources if one.name.startswith("exit-of-")), None)
+    if told is None:
+        return found
+    code = int(told.partition("exit code: ")[2])
+    end = ExitStatus(
+        code=code if code >= 0 else None, signal=-code if code < 0 else None, how_known="keeper"
+    )
+    return msgspec.structs.replace(found, why="crash" if code else found.why, exit=end)
 
 
 def judged(case: Case, found: Explanation) -> list[str]:

@@ -14,13 +14,13 @@ from watchdog_train.core.diagnosis.log_lines import LINE_CAP, advances, progress
 from watchdog_train.core.diagnosis.log_search import MOVED_ON
 from watchdog_train.core.diagnosis.recorder import looks_like_recorder, read_recorder
 from watchdog_train.core.diagnosis.stacks import ThreadStack
-from watchdog_train.core.model import ExitStatus, Value
+from watchdog_train.core.model import Value
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.logs import clean_lines
 from watchdog_train.evidence.text import roles
 from watchdog_train.evidence.text.assembly import Assembly
 from watchdog_train.evidence.text.exceptions import as_facts
-from watchdog_train.evidence.text.reader import Dump, Raised, Reading, read_text
+from watchdog_train.evidence.text.reader import Dump, Raised, read_text
 from watchdog_train.evidence.text.roles import Who
 from watchdog_train.evidence.text.sources import Source
 
@@ -36,15 +36,9 @@ _WORLD = re.compile(
     r"(?:WORLD_SIZE|world[_ ]size|num_processes|Num processes|nranks|nproc[_-]per[_-]node)"
     r"['\"]?\s{0,3}[=: ]\s{0,3}(?P<size>\d{1,6})\b"
 )
-_EXIT = re.compile(
-    r"\s*[\"']?(?:exit[ _-]?(?:code|status)?|returncode|return code)[\"']?\s*"
-    r"[:=]\s*(?P<code>-?\d{1,3})\b",
-    re.IGNORECASE,
-)
 _FAILED_TASK = re.compile(
     r"srun: error: \S{1,80}: tasks? [\d,-]{1,80}: Exited with exit code [1-9]"
 )
-_EXIT_SIGNAL = re.compile(r"\s*[\"']?signal[\"']?\s*[:=]\s*(?P<number>\d{1,2})\b", re.IGNORECASE)
 
 
 def gather(sources: Sequence[Source]) -> Evidence:
@@ -53,7 +47,6 @@ def gather(sources: Sequence[Source]) -> Evidence:
     logs: list[LogText] = []
     collectives: list[CollectiveFact] = []
     raised: list[Raised] = []
-    end: ExitStatus | None = None
     share = max(LOG_CHARS_LEAST, LOG_CHARS // max(1, len(sources)))
     for source in sources:
         who = roles.who_by_name(source.name)
@@ -68,7 +61,6 @@ def gather(sources: Sequence[Source]) -> Evidence:
             assembly.add_dump(dump, who, first=at == 0)
         caught = _worked_on(reading.log) if reading.raised else 0
         raised += [_with_rank(item, who.rank) for item in reading.raised if item.at_line >= caught]
-        end = end or _exit(reading)
         lines = thinned(reading.log, share)
         if lines:
             logs.append(LogText(source=source.name, lines=lines, rank=who.rank))
@@ -76,10 +68,9 @@ def gather(sources: Sequence[Source]) -> Evidence:
     told = [line for log in logs for line in log.lines]
     processes = assembly.processes()
     return Evidence(
-        why="crash" if _crashed(processes, raised, end, told) else "manual",
+        why="crash" if _crashed(processes, raised, told) else "manual",
         processes=processes,
         logs=tuple(logs),
-        exit=end,
         collectives=tuple(collectives),
         world_size=_world_size(logs),
         exceptions=as_facts(raised, "output"),
@@ -133,34 +124,14 @@ def _ends(lines: list[str], chars: int) -> list[str]:
 def _crashed(
     processes: Iterable[ProcessEvidence],
     raised: Iterable[Raised],
-    end: ExitStatus | None,
     told: Iterable[str],
 ) -> bool:
     """A crash is a failure of which nothing is left to look at."""
     if any(p.threads for p in processes):
         return False
-    failed = end is not None and (bool(end.code) or end.signal is not None)
-    failed = failed or any(map(_FAILED_TASK.match, told))
-    return failed or any(not item.interrupted and item.owner != "ignored" for item in raised)
-
-
-def _exit(reading: Reading) -> ExitStatus | None:
-    """A short note like `exit code: -9`; logs speak of the exits of many processes."""
-    if len(reading.log) > 40:
-        return None
-    for line in reading.log:
-        match = _EXIT.match(line)
-        if match:
-            code = int(match["code"])
-            return ExitStatus(
-                code=code if code >= 0 else None,
-                signal=-code if code < 0 else None,
-                how_known="somebody's note",
-            )
-        signal = _EXIT_SIGNAL.match(line)
-        if signal:
-            return ExitStatus(code=None, signal=int(signal["number"]), how_known="somebody's note")
-    return None
+    return any(map(_FAILED_TASK.match, told)) or any(
+        not item.interrupted and item.owner != "ignored" for item in raised
+    )
 
 
 def _world_size(logs: Iterable[LogText]) -> int | None:
@@ -170,11 +141,6 @@ def _world_size(logs: Iterable[LogText]) -> int | None:
             if match and int(match["size"]) > 0:
                 return int(match["size"])
     return None
-
-
-_LINES_CAP = 2000
-_DEPTH_CAP = 12
-_VALUE_CAP = 20_000
 
 
 class JsonText(Value):
@@ -201,7 +167,7 @@ def read_json(name: str, text: str, who: Who) -> JsonText:
             return JsonText(dumps=dumps)
     if looks_like_recorder(data):
         return JsonText(collectives=read_recorder(data, who.rank))
-    return JsonText(text="\n".join(_flat(data)))
+    return JsonText(text=text)
 
 
 def _dumps(text: str, data: list[Any], who: Who) -> tuple[Dump, ...]:
@@ -219,20 +185,3 @@ def _dumps(text: str, data: list[Any], who: Who) -> tuple[Dump, ...]:
         if threads_of is not None:
             found.append(Dump(tool="py-spy", threads=threads_of, pid=pid))
     return tuple(found)
-
-
-def _flat(data: Any) -> list[str]:
-    """Unknown JSON as lines of `key: value`; strings with their own line breaks."""
-    lines: list[str] = []
-    stack: list[tuple[str, Any, int]] = [("", data, 0)]
-    while stack and len(lines) < _LINES_CAP:
-        key, value, depth = stack.pop()
-        if isinstance(value, dict) and depth < _DEPTH_CAP:
-            stack += [(str(k)[:100], v, depth + 1) for k, v in reversed(list(value.items())[:500])]
-        elif isinstance(value, list) and depth < _DEPTH_CAP:
-            stack += [(key, entry, depth + 1) for entry in reversed(value[:500])]
-        elif isinstance(value, str) and "\n" in value:
-            lines += value[:_VALUE_CAP].split("\n")
-        elif value is not None:
-            lines.append(f"{key}: {value}"[:_VALUE_CAP] if key else str(value)[:_VALUE_CAP])
-    return lines
