@@ -17,7 +17,6 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     AskStop,
     CleanUp,
-    LaunchReport,
     Record,
     Request,
     Signal,
@@ -30,8 +29,7 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Signs, Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Crew, Machine, State
-from watchdog_train.core.job import machines as rules
-from watchdog_train.core.job.machines import couple, gather
+from watchdog_train.core.job.machines import gather, world_elsewhere
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
@@ -44,7 +42,7 @@ from watchdog_train.core.model import (
     together,
 )
 from watchdog_train.core.model.gpu import GpuHold, GpuHolder
-from watchdog_train.core.policy import Job, Policy
+from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.plans import choose_checkpoint
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.report.why_text import why_text
@@ -301,39 +299,8 @@ def test_a_leader_made_anew_is_later_than_the_one_before(leader: Any, lives: boo
     assert hands.sight.other == 0
 
 
-def test_a_training_that_was_begun_alone_is_taken_in(leader: Any) -> None:
-    """It belongs to the attempt in which it is found; a later plan has a number of its own."""
-    (hands,) = leader.hands
-    joined = e.TaskJoined(task=TASK)
-    state = b.running(joined)
-    begun = LaunchReport(root=ProcessId(70, 7), keeper=ProcessId(69, 7))
-    me = msgspec.structs.replace(HERE, agent=ProcessId(7, 7), attempts=3)
-    alone = msgspec.structs.replace(
-        report(leader, attempt=3, lives=True, launch=begun), agent=me, epoch=1
-    )
-
-    def see() -> TreeSight:
-        hear(leader, alone, state)
-        hands.hear(state, leader.context.system.now)
-        return hands.sight
-
-    here = TreeSight(sample=together((), at=100.0))
-    for rule in (rules.hear, rules.take_in):
-        action = rule(b.observation(here.sample, trees=(here, see())), state, Policy())
-        assert isinstance(action, Record)
-        state = evolve(state, *action.events)
-    assert state.next_attempt == 4
-    tree = state.tree("task1")
-    assert tree is not None
-    assert (tree.launched, tree.root) == (True, ProcessId(70, 7, "task1"))
-    assert see().launch is not None, "it is the one that was taken in"
-
-    state = evolve(state, e.AttemptLaunching(plan=b.plan(4), token="t", where=("", "task1")))
-    assert see().launch is None, "the new attempt was not begun there yet"
-
-
 SHAPES = {
-    # ranks here, largest world, step of any rank, seconds since the launch: joins
+    # ranks here, largest world, step of any rank, seconds since the launch: said
     "a rank of eight has made a step": (1, 8, 3, 5.0, True),
     "the same before its first step": (1, 8, None, 5.0, False),
     "the same for half a minute": (1, 8, None, 30.0, True),
@@ -346,26 +313,21 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(("ranks", "world", "step", "at", "joins"), SHAPES.values(), ids=SHAPES)
-def test_who_joins_the_others(
-    ranks: int, world: int | None, step: int | None, at: float, joins: bool
+@pytest.mark.parametrize(("ranks", "world", "step", "at", "told"), SHAPES.values(), ids=SHAPES)
+def test_a_task_without_a_leader_is_told_what_is_missing(
+    ranks: int, world: int | None, step: int | None, at: float, told: bool
 ) -> None:
-    """Only a task that is seen to train a part of one world with all of them."""
+    """Only a task that is seen to train a part of one world with all of them, and once."""
     task = JobTask(job="slurm:1.0", source="slurm", task=1, tasks=8, here=8)
     state = b.running()
     observation = b.observation(b.sample(at), signs=Signs(ranks=ranks, world=world, step=step))
-    found = couple(task, observation, state, Policy())
-    assert found == (Record(events=(e.TaskJoined(task=task),)) if joins else None)
-    separate = Policy(job=Job(tasks="separate"))
-    assert couple(task, observation, state, separate) is None
-    far = msgspec.structs.replace(task, here=1)
-    noticed = couple(far, observation, state, Policy())
-    assert (noticed is not None) == joins
+    noticed = world_elsewhere(task, observation, state)
+    assert (noticed is not None) == told
     if noticed is not None:
         (event,) = noticed.events
         assert isinstance(event, e.Noticed)
-        assert "--coordination" in why_text(event.why)
-        assert couple(far, observation, evolve(state, event), Policy()) is None
+        assert "--nodes auto" in why_text(event.why)
+        assert world_elsewhere(task, observation, evolve(state, event)) is None
 
 
 def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) -> None:

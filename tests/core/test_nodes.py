@@ -86,6 +86,23 @@ def test_the_node_is_found(found: JobTask | None, wanted: tuple[str, int, int]) 
     assert found.words.startswith(f"node {wanted[1]} of {wanted[2]} of ")
 
 
+def test_auto_takes_the_tasks_of_a_machine() -> None:
+    """Several tasks a machine without a launcher are led as tasks; one a machine is a node."""
+    step = {**STEP, "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
+    settings = Job(nodes="auto", coordination=MEET)
+    task = find_task(step, coordination=MEET)
+    assert task is not None
+    assert find_node(settings, step, None, task) == task
+    assert find_node(Job(), step, None, task) == task
+    with pytest.raises(NodeError, match="8 tasks on 2 nodes"):
+        find_node(settings, step, launcher(C10D), task)
+    with pytest.raises(NodeError, match="8 tasks need a place to meet"):
+        find_node(Job(nodes="auto"), step, None, find_task(step))
+    one = find_node(settings, STEP, None, find_task(STEP, coordination=MEET))
+    assert one is not None
+    assert one.kind == "node"
+
+
 REFUSED = {
     "no step": (lambda: node("slurm", **BATCH), "no step of a Slurm job"),
     "several tasks a node": (

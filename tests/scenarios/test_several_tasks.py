@@ -46,16 +46,14 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.timeout(300),
 ]
-LED = "job: {tasks: together, gather_s: 90, lost_s: 25}\n"
-JOINED = "job: {gather_s: 90, lost_s: 25}\n"
-"""Each begins on its own, and the ranks show that they train one world."""
+LED = "job: {nodes: auto, gather_s: 90, lost_s: 25}\n"
 FAMILIES = {"hang": ("rank-left-early",), "receive": ("collective-mismatch", "gloo-timeout")}
 """What a hang of one rank is called when the evidence of all tasks is read together."""
 
 
-def start_job(cwd: Path, tasks: int, *program: str, job: str = LED, port: int = 0) -> RunningWtrain:
+def start_job(cwd: Path, tasks: int, *program: str, port: int = 0) -> RunningWtrain:
     """The job; its ranks meet at a port that is free now, or at the one that is given."""
-    config = write_fast_config(cwd, job)
+    config = write_fast_config(cwd, LED)
     resume = ("--resume-arg", "--resume {checkpoint}")
     command = [sys.executable, str(PROGRAMS / "task_ranks.py"), *program]
     return start_wtrain(
@@ -94,20 +92,17 @@ def assert_all_finished(cwd: Path, tasks: int, attempt: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "job"),
+    "fault",
     [
-        ("hang", JOINED),
-        ("crash", LED),
-        pytest.param("hang", LED, marks=pytest.mark.slow),
-        pytest.param("crash", JOINED, marks=pytest.mark.slow),
-        pytest.param("receive", JOINED, marks=pytest.mark.slow),
-        pytest.param("die-in-save", LED, marks=pytest.mark.slow),
+        "hang",
+        "crash",
+        pytest.param("receive", marks=pytest.mark.slow),
+        pytest.param("die-in-save", marks=pytest.mark.slow),
     ],
-    ids=["hang-joined", "crash-led", "hang-led", "crash-joined", "receive", "die-in-save"],
 )
-def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str, job: str) -> None:
+def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str) -> None:
     """One log, one bundle, one explanation, one plan; every agent carries it out."""
-    text = ended(start_job(tmp_path, 2, "--fault", fault, job=job))
+    text = ended(start_job(tmp_path, 2, "--fault", fault))
     assert_one_plan(tmp_path, text)
     assert_all_finished(tmp_path, 2, 2, text)
     run, log = runs(tmp_path)[0], leader(tmp_path)
@@ -117,8 +112,7 @@ def test_one_rank_fails_and_all_begin_again(tmp_path: Path, fault: str, job: str
     for attempt, words in ((1, "attempt 1"), (2, "finished rank=1")):
         said = run / "attempts" / f"000{attempt}" / "machines" / "task1" / "stdout.log"
         assert words in said.read_text(), text
-    if job == LED:
-        assert len(run_directories(tmp_path)) == 1, text
+    assert len(run_directories(tmp_path)) == 1, text
     if fault == "die-in-save":
         rejected = of_type(log, "checkpoint_rejected")
         assert [Path(one["path"]).name for one in rejected] == ["step-000030.pt"], text
@@ -153,7 +147,7 @@ def test_the_tasks_of_a_sweep_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:
     """Ten soft budgets long one rank works and three wait: nobody is dumped or killed for it."""
-    text = ended(start_job(tmp_path, 4, "--fault", "eval", job=JOINED))
+    text = ended(start_job(tmp_path, 4, "--fault", "eval"))
     log = leader(tmp_path)
     assert not of_type(log, "stall_declared"), text
     assert not [one for one in of_type(log, "signalling") if one["targets"]], text
@@ -162,11 +156,10 @@ def test_a_rank_that_evaluates_alone_is_no_stall(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [LED, JOINED], ids=["led", "joined"])
 @pytest.mark.parametrize("who", ["leader", "agent"])
-def test_a_supervisor_is_killed(tmp_path: Path, who: str, job: str) -> None:
+def test_a_supervisor_is_killed(tmp_path: Path, who: str) -> None:
     """The other one has its run adopted; a hang after that is handled as ever."""
-    started = start_job(tmp_path, 2, "--fault", "hang", "--at", "35", job=job)
+    started = start_job(tmp_path, 2, "--fault", "hang", "--at", "35")
     wait_for_step(tmp_path, 2)
     wait_until(lambda: of_type(leader(tmp_path), "machine_heard"), 60, "they know each other")
     os.kill(pids(started)[who == "agent"], signal.SIGKILL)
@@ -189,32 +182,10 @@ def test_a_supervisor_is_killed(tmp_path: Path, who: str, job: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_is_adopted_before_it_has_joined_joins(tmp_path: Path) -> None:
-    started = start_job(tmp_path, 2, "--steps", "100", job=JOINED)
-
-    def launched() -> list[Path]:
-        found = [run for run in run_directories(tmp_path) if "task1" in run.name]
-        return [run for run in found if of_type(read_log(run), "attempt_launched")]
-
-    wait_until(launched, 60, "task 1 trains")
-    (run,) = launched()
-    os.kill(pids(started)[1], signal.SIGKILL)
-    assert not of_type(read_log(run), "task_joined")
-    adopted = start_wtrain("adopt", run.name, cwd=tmp_path)
-    assert adopted.result(120).returncode == 0, described(tmp_path)
-    started.result(120)
-    text, log = described(tmp_path), read_log(run)
-    assert types(log).index("adopted") < types(log).index("task_joined"), text
-    assert of_type(leader(tmp_path), "machine_heard"), text
-    assert {of_type(one, "run_finished")[0]["exit_code"] for one in logs(tmp_path).values()} == {0}
-    assert_nothing_lives(tmp_path, text)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["signal", "command"])
 def test_a_stop_of_one_task_stops_all(tmp_path: Path, how: str) -> None:
     """As scancel and an eviction send it, and as a person asks: to any task."""
-    job = start_job(tmp_path, 2, "--steps", "4000", job=LED if how == "signal" else JOINED)
+    job = start_job(tmp_path, 2, "--steps", "4000")
     wait_for_step(tmp_path, 2)
     if how == "signal":
         os.kill(pids(job)[1], signal.SIGTERM)
@@ -245,12 +216,11 @@ def test_a_stop_of_one_task_stops_all(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [LED, JOINED], ids=["led", "joined"])
-def test_a_port_that_is_taken(tmp_path: Path, job: str) -> None:
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
     """The job cannot begin; the next attempt of all its tasks meets at another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        text = ended(start_job(tmp_path, 2, port=port, job=job))
+        text = ended(start_job(tmp_path, 2, port=port))
     assert_all_finished(tmp_path, 2, 2, text)
     plans = [of_type(log, "attempt_launching")[-1]["plan"] for log in logs(tmp_path).values()]
     ports = {plan["env"]["MASTER_PORT"] for plan in plans}

@@ -318,12 +318,9 @@ def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
         yield f"settings taken back: {words.listed([clean(name, 60) for name in dropped])}"
 
 
-def _household(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
+def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
     """Other machines, copies of a run, who watches it, its log, its messages."""
     match event:
-        case e.TaskJoined() if state.attempt is not None and not state.attempt.settled:
-            how = "task 0 decides from now on" if event.task.task else "this one leads"
-            yield f"its ranks train one world with those of the other tasks: {how}"
         case e.MachineSilent():
             since = clock_time(event.since, None, now=event.t)
             yield f"not heard since {since}: what it does is unknown, and nothing is killed"

@@ -77,7 +77,7 @@ def adopt_run(
             task=task,
         )
         if state.crew is None and stop_mode is None:
-            session.context.might_join = _task_of(session, state)
+            session.context.unled = _task_of(session, state)
     except BaseException:
         lock.release()
         raise
@@ -139,7 +139,7 @@ def _unfinished(directory: RunDirectory) -> State:
 
 
 def _task_of(session: RunSession, state: State) -> JobTask | None:
-    """Of a job whose tasks were each on their own until now."""
+    """Of a job whose tasks are each on their own."""
     context = session.context
     with suppress(WtrainError):  # said when the run was started
         return own_task(context.environment, context.system, context.policy.job, state.launcher)

@@ -58,8 +58,8 @@ class Context(msgspec.Struct):
     ignore_hup: bool = False
     """nohup was meant."""
     oom_kills_before: int | None = None
-    might_join: JobTask | None = None
-    """Of a step whose tasks may be a sweep, or train one world."""
+    unled: JobTask | None = None
+    """Of a step that has no leader: its tasks may be a sweep, or train one world."""
     link: Link | None = None
     """To the other tasks of a job that is led."""
     machines: Machines | None = None

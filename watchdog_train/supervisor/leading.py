@@ -46,14 +46,12 @@ def own_task(
                 "others reach, and a free port there",
                 reference="coordination-unusable",
             ) from None
+    starter = _mpi_starter(environment, system)
+    task = find_task(environment, mpi_starter=starter, coordination=settings.coordination)
     try:
-        task = find_node(settings, environment, launcher)
+        return find_node(settings, environment, launcher, task)
     except NodeError as error:
         raise WtrainError(str(error), hint=error.hint, reference="node-unknown") from error
-    if task is None and settings.nodes is None:
-        starter = _mpi_starter(environment, system)
-        task = find_task(environment, mpi_starter=starter, coordination=settings.coordination)
-    return task
 
 
 def environment_of(task: JobTask | None, environment: Mapping[str, str]) -> dict[str, str]:
@@ -80,14 +78,11 @@ def of_agent(policy: Policy) -> Policy:
 
 
 def is_led(task: JobTask | None, settings: Job) -> bool:
-    """Whether the tasks of a job have one leader from their start; those of a sweep have none."""
+    """Whether the tasks of a job have one leader; those of a sweep have none."""
     if task is None or (task.coordination is None and task.here != task.tasks):
         return False
-    if task.kind == "node" or settings.tasks == "together":
-        return True
     here = task.source in TORCH and sys.platform != "win32"  # which has no link
-    named = task.coordination is not None or here
-    return settings.tasks == "auto" and named
+    return here or task.coordination is not None or settings.nodes is not None
 
 
 def led(context: Context, state: State, task: JobTask | None) -> Supervisor:

@@ -13,8 +13,7 @@ from watchdog_train.core.actions import Action, Observation, Request, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.machines import couple
-from watchdog_train.errors import WtrainError
+from watchdog_train.core.job.machines import world_elsewhere
 from watchdog_train.keeper.wake import ready
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.summary import opening_lines
@@ -131,11 +130,6 @@ class Supervisor:
         for line in narrate(stamped, self.state) if self.speaks else ():
             context.display.say(line)
 
-    def go_on_after(self, other: Supervisor) -> None:
-        """Take over what was asked of one that has joined the others."""
-        self.on_launched = other.on_launched
-        self._observer.requests.extend(other._observer.requests)
-
     def close(self) -> None:
         """End what looks for us."""
         self._observer.close()
@@ -154,7 +148,7 @@ class Supervisor:
 
     def run(self) -> None:
         """The loop, until the run is finished."""
-        while not (self.state.finished or self.has_joined):
+        while not self.state.finished:
             self._take_signals()
             self._take_requests()
             observation = self._observer.observe(self.state)
@@ -176,8 +170,6 @@ class Supervisor:
                     for shared in self._performer.claim_directories(self.state):
                         self.record(shared)
             self._say_when_behind()
-        if not self.state.finished:
-            return
         self._vitals.tell(self.state)
         for noticed in self._verdict.finish(self.state):
             self.record(noticed)
@@ -192,31 +184,12 @@ class Supervisor:
             self.record(ran)
         self._metrics.finish(self.state)
 
-    @property
-    def has_joined(self) -> bool:
-        """It turned out to be one of several tasks: a leader or an agent has to go on with it."""
-        return self._context.link is not None and self._link is None
-
     def _decide(self, observation: Observation) -> Action:
-        return self._couple(observation) or decide(
-            observation, self.state, self._context.policy, self._context.remedies
-        )
-
-    def _couple(self, observation: Observation) -> Action | None:
-        context, task = self._context, self._context.might_join
-        if task is None or observation.running or observation.request is not None:
-            return None
-        found = couple(task, observation, self.state, context.policy)
-        if found is not None and isinstance(found.events[0], e.TaskJoined):
-            from watchdog_train.supervisor.hands.link.start import meet
-
-            context.might_join = None
-            try:
-                context.link = meet(task, context.children)
-            except WtrainError as error:
-                context.display.say(f"wtrain: the other tasks cannot be reached: {error}")
-                return None
-        return found
+        task = self._context.unled
+        told = None
+        if task is not None and not observation.running and observation.request is None:
+            told = world_elsewhere(task, observation, self.state)
+        return told or decide(observation, self.state, self._context.policy, self._context.remedies)
 
     def _notify(self, observation: Observation) -> None:
         for event in self._notifier.poll(self.state):

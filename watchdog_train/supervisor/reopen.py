@@ -64,7 +64,7 @@ def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
 
 
 def _parts(home: Path) -> tuple[RunDirectory, ...]:
-    """What tasks of jobs have left, the agents last: those of `auto` were runs of their own."""
+    """What tasks of jobs have left, the agents last."""
     return (*runs_in(home), *runs_in(home / AGENTS))
 
 
@@ -130,7 +130,7 @@ def start_agent(
         WtrainError: refused, as a new run would be.
     """
     state = _read(run)
-    settings = {**changed, "runs_dir": str(_home(run)), "job.tasks": "together"}
+    settings = {**changed, "runs_dir": str(_home(run))}
     policy = load_policy(run.config, None, settings)
     _refuse_missing_place(state)
     os.chdir(state.cwd)

@@ -45,7 +45,7 @@ from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
 from watchdog_train.supervisor.hands.link.ends import Link
-from watchdog_train.supervisor.leading import led, of_agent
+from watchdog_train.supervisor.leading import led
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.room import NEEDED_TASKS, WATCHING_TASKS, refuse_little_room
 from watchdog_train.supervisor.signals import SignalQueue
@@ -328,25 +328,12 @@ class RunSession:
         gc.set_threshold(700, 10, 10)
         try:
             self.supervisor.run()
-            if self.supervisor.has_joined:
-                self._go_on_together()
         except Exception as error:
             self._leave(error)
             raise
         finally:
             self.context.signals.restore()
             self._close()
-
-    def _go_on_together(self) -> None:
-        """As the leader or an agent of tasks that turned out to train one world."""
-        before, context = self.supervisor, self.context
-        self.task = before.state.task
-        before.close()
-        if self.task is not None and self.task.task:
-            context.policy = of_agent(context.policy)
-        self.supervisor = led(context, before.state, self.task)
-        self.supervisor.go_on_after(before)
-        self.supervisor.run()
 
     def _leave(self, error: Exception) -> None:
         """A bug of ours must not cost the training: it stays with its keeper, and we say so."""

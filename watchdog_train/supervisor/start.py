@@ -102,7 +102,7 @@ def start_run(
         children=children,
         link=link,
     )
-    session.context.might_join = task if leads is None else None
+    session.context.unled = task if leads is None else None
     session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.begin(name=name, argv=command, options=options, launcher=launcher)
     session.run()

@@ -21,8 +21,6 @@ class MachineHeard(TreeEvent):
     """Within which a pid means something."""
     run_dir: str
     agent: ProcessId
-    attempts: int = 0
-    """The newest attempt that it had begun before it was led."""
     silent_s: float = 0.0
     """How long it was not heard, where that was recorded."""
 

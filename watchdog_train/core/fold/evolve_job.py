@@ -19,8 +19,7 @@ def change(state: State, event: e.AnyEvent) -> State:
         case e.PlanMade():
             return _replace(state, next_plan=event.plan)
         case e.TaskJoined():
-            alone = state.attempt.attempt if state.attempt is not None else 0
-            crew = Crew(task=event.task, alone=alone)
+            crew = Crew(task=event.task)
             return _replace(state, crew=crew, host=event.host or state.host)
         case e.MachineLost():
             return _lost(state, event)
@@ -37,7 +36,6 @@ def change(state: State, event: e.AnyEvent) -> State:
                 place=event.place,
                 run_dir=event.run_dir,
                 agent=event.agent,
-                attempts=event.attempts,
             )
             silent = tuple(one for one in crew.silent if one[0] != event.host)
             crew = _replace(crew, machines=(*others, heard), silent=silent)

@@ -295,8 +295,6 @@ class Machine(Value):
     """Within which a pid means something: host, boot and pid namespace."""
     run_dir: str
     agent: ProcessId
-    attempts: int = 0
-    """The newest attempt that was begun there before it was led."""
 
 
 class Crew(Value, dict=True):
@@ -309,8 +307,6 @@ class Crew(Value, dict=True):
     """Those that are not heard at present, and since when (Unix seconds)."""
     ranks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """On which machine they were seen last."""
-    alone: int = 0
-    """The newest attempt that was begun here before this task was led."""
     epoch: int = 0
     """Of an agent: the newest leader that it obeys."""
     done: int = 0
@@ -468,10 +464,8 @@ class State(Value):
 
     @property
     def next_attempt(self) -> int:
-        """A number that no machine has used."""
-        machines = self.crew.machines if self.crew is not None else ()
-        used = [self.attempts[-1].attempt] if self.attempts else []
-        return max((*used, *(each.attempts for each in machines)), default=0) + 1
+        """A number that this run has not used."""
+        return (self.attempts[-1].attempt if self.attempts else 0) + 1
 
     @property
     def task(self) -> JobTask | None:

@@ -47,40 +47,22 @@ FOLDER = "machines"
 """In an attempt or a bundle: a folder a machine, with what its agent has sent."""
 
 
-def couple(task: JobTask, observation: Observation, state: State, policy: Policy) -> Record | None:
-    """A task on its own joins the others, once its ranks are seen to train one world with theirs.
+def world_elsewhere(task: JobTask, observation: Observation, state: State) -> Record | None:
+    """Said once, where the ranks of a task that is not led train one world with other tasks.
 
     Each task of a sweep trains a world of its own. Ranks that are still to be born are no sign of
     others, so nothing is concluded before a step, the end of the attempt, or SURE_S.
     """
     attempt, signs = state.attempt, observation.signs
-    if policy.job.tasks != "auto" or state.crew is not None or state.stop is not None:
-        return None
-    if attempt is None or state.kill is not None or state.given_up is not None:
+    if attempt is None or PEERS in state.notices or state.stop or state.kill:
         return None
     if not signs.ranks or signs.whole is not False or (signs.world or 0) < task.tasks:
         return None
     begun = attempt.launched and observation.now - attempt.launching_mono >= SURE_S
     if not (begun or attempt.ended or signs.step is not None):
         return None
-    if task.here == task.tasks:
-        return Record(events=(e.TaskJoined(task=task),))
-    if PEERS in state.notices:
-        return None
     why = Why("world-elsewhere", count=signs.ranks, of=signs.world)
     return Record(events=(e.Noticed(kind=PEERS, pids=(), why=why),))
-
-
-def take_in(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """What an agent has begun before it was led belongs to the attempt in which it is found."""
-    found = tuple(
-        launched(sight.launch.root, sight.launch.keeper, sight.host)
-        for sight in (observation.trees if state.attempt is not None else ())
-        if sight.launch is not None
-        and sight.launch.root is not None
-        and state.tree(sight.host) is None
-    )
-    return Record(events=found) if found else None
 
 
 def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched:
@@ -111,7 +93,6 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
                 place=sight.agent.place,
                 run_dir=sight.agent.run_dir,
                 agent=sight.agent.agent,
-                attempts=sight.agent.attempts,
                 silent_s=round(since - silent.get(sight.host, since), 1),
             )
             found.append(heard)

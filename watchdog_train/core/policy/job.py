@@ -1,6 +1,6 @@
 """Settings of a run that is one task or node of several."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -10,19 +10,11 @@ from watchdog_train.core.policy.base import Section, positive
 class Job(Section):
     """A job of several tasks or nodes, each under its own wtrain (srun, mpirun, torchrun)."""
 
-    tasks: Annotated[
-        Literal["auto", "together", "separate"],
-        Meta(
-            description="whether the tasks of a job are ended and restarted together; "
-            "together: the first one leads, the others are its agents; "
-            "auto: when their ranks are seen to train one world"
-        ),
-    ] = "auto"
     nodes: Annotated[
         str | None,
         Meta(
             description="supervise one node of this many, or as `slurm` or the environment "
-            "(`auto`) tells; null: no nodes"
+            "(`auto`) tells; `auto` also leads several tasks of one machine; null: no nodes"
         ),
     ] = None
     node_rank: Annotated[

@@ -25,14 +25,19 @@ class NodeError(ValueError):
 
 
 def find_node(
-    settings: Job, environment: Mapping[str, str], launcher: Launcher | None
+    settings: Job,
+    environment: Mapping[str, str],
+    launcher: Launcher | None,
+    task: JobTask | None = None,
 ) -> JobTask | None:
-    """The node of this supervisor; None without `--nodes`, and for a job of one node.
+    """The node of this supervisor; without `--nodes` the task, None for a job of one node.
 
     Args:
         settings: `nodes`, `node_rank` and `coordination`.
         environment: of the supervisor.
         launcher: what the command starts its ranks with.
+        task: that this supervisor is by its environment; `auto` takes it where a machine has
+            several.
 
     Raises:
         NodeError: it cannot be told, or one word contradicts another.
@@ -41,17 +46,18 @@ def find_node(
     if wanted is None:
         if settings.node_rank is not None:
             raise NodeError("--node-rank says which of how many nodes?", "add --nodes N")
-        return None
+        return task
+    if wanted == AUTO and launcher is None and task is not None and task.here > 1:
+        if task.here != task.tasks and task.coordination is None:
+            raise _no_place(f"{task.tasks} tasks")
+        return task
     nodes = _how_many(wanted, environment, launcher)
     rank = _which(settings, nodes, environment, launcher)
     _must_agree(nodes, rank, launcher)
     if nodes == 1:
         return None
     if settings.coordination is None:
-        raise NodeError(
-            f"the supervisors of {nodes} nodes need a place to meet",
-            "--coordination tcp://HOST:PORT, HOST being the first node and PORT a free one there",
-        )
+        raise _no_place(f"{nodes} nodes")
     job, source = _name(environment, launcher)
     return JobTask(
         job=job,
@@ -61,6 +67,13 @@ def find_node(
         here=1,
         kind="node",
         coordination=settings.coordination,
+    )
+
+
+def _no_place(those: str) -> NodeError:
+    return NodeError(
+        f"the supervisors of {those} need a place to meet",
+        "--coordination tcp://HOST:PORT, HOST being the first node and PORT a free one there",
     )
 
 
@@ -166,6 +179,6 @@ def _nodes_of_step(environment: Mapping[str, str]) -> int:
     if tasks is not None and tasks != nodes:
         raise NodeError(
             f"the Slurm step has {tasks} tasks on {nodes} nodes: one supervisor leads a whole node",
-            "srun --ntasks-per-node=1, or one supervisor a rank, without --nodes",
+            "srun --ntasks-per-node=1, or --nodes auto without a launcher: one supervisor a rank",
         )
     return nodes

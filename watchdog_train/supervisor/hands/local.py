@@ -195,7 +195,7 @@ class LocalHands(Sampler):
         attempt_dir = context.directory.attempt(plan.attempt)
         if context.control is not None:
             # Requests to the attempt before must not make this one save and stop at its first step.
-            task = state.task or context.might_join
+            task = state.task or context.unled
             context.control.begin_attempt(task.tasks if task is not None else 1)
         run = LaunchContext(
             run_id=context.run_id,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from watchdog_train.core import actions as a
 from watchdog_train.core.events import RequestRefused, RunFinished, SaveProven, SentSignal, TreeGone
-from watchdog_train.core.fold.state import Machine, State, Tree
+from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import FOLDER, folder_of
 from watchdog_train.core.model import (
     Daemon,
@@ -70,7 +70,6 @@ class RemoteHands:
         self._differences: deque[float] = deque(maxlen=MOST_DIFFERENCES)
         """Of its clock to ours, each with the time that a word takes."""
         self._present = 0
-        self._tree: Tree | None = None
         self._checkpoint = ""
         self._orders: deque[wire.Order] = deque()
         self.epoch = 0
@@ -89,7 +88,6 @@ class RemoteHands:
 
     def hear(self, state: State, now: float) -> None:
         self._present = state.attempts[-1].attempt if state.attempts else 0
-        self._tree = state.tree(self.host)
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         """Its agent looks by itself, and reports."""
@@ -122,11 +120,11 @@ class RemoteHands:
     def _seen(self, now: float) -> a.TreeSight:
         """Of the present attempt; where its agent has heard us and has none, that one is gone."""
         report, nothing = self._report, together((), at=now, host=self.host)
-        if report is not None and self._is_present(report):
+        if report is not None and report.attempt == self._present:
             return report.sight
         if report is None or report.epoch != self.epoch or self._is_to_start:
             return a.TreeSight(sample=nothing)
-        if report.lives or report.attempt > max(self._present, report.agent.attempts):
+        if report.lives or report.attempt > self._present:
             return a.TreeSight(sample=nothing, other=report.attempt)
         return replace(
             report.sight,
@@ -136,18 +134,6 @@ class RemoteHands:
             last_words=(),
             told=a.Told(),
         )
-
-    def _is_present(self, report: wire.Report) -> bool:
-        """Whether it speaks of the present attempt, or of one begun alone that belongs to it."""
-        launch, tree = report.sight.launch, self._tree
-        root = launch.root if launch is not None else None
-        if root is None or report.attempt != report.agent.attempts:
-            return report.attempt == self._present
-        if tree is None:
-            return self._present > 0
-        if tree.root is not None:
-            return tree.root == root
-        return report.attempt == self._present and not self._is_to_start
 
     @property
     def _is_to_start(self) -> bool:
@@ -337,7 +323,6 @@ def this_machine(context: Context, place: str, state: State) -> Machine:
         place=place,
         run_dir=str(context.directory.path),
         agent=state.supervisor or ProcessId(os.getpid(), 0),
-        attempts=state.crew.alone if state.crew is not None else 0,
     )
 
 
