@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.test_several_tasks import as_srun
+from tests.scenarios.test_several_tasks import LED, as_srun
 from tests.support import (
     PROGRAMS,
     Event,
@@ -41,8 +41,8 @@ def start(cwd: Path, *words: str, tasks: int = 2) -> RunningWtrain:
     return start_wtrain(*words, cwd=cwd, env=env, wtrain=as_srun(tasks, script))
 
 
-def run(cwd: Path, *program: str, tasks: str) -> RunningWtrain:
-    config = write_fast_config(cwd, f"job: {{tasks: {tasks}, gather_s: 90, lost_s: 25}}\n")
+def run(cwd: Path, *program: str) -> RunningWtrain:
+    config = write_fast_config(cwd, LED)
     options = ("--config", str(config), "--on-crash", "stop")
     command = [str(bin_path("python")), str(PROGRAMS / "task_ranks.py"), *program]
     return start(cwd, "run", *options, "--resume-arg", "--resume {checkpoint}", "--", *command)
@@ -59,10 +59,9 @@ def errors(cwd: Path) -> str:
     return "\n".join([*said, *map(outline, logs(cwd))])
 
 
-@pytest.mark.parametrize("tasks", ["together", "auto"])
-def test_a_job_is_restarted_by_one_line_in_every_task(tmp_path: Path, tasks: str) -> None:
-    """Told to be one world, or seen to be; refused alone, and where the job has another size."""
-    ended = run(tmp_path, "--fault", "crash", "--rank", "-1", tasks=tasks).result(280)
+def test_a_job_is_restarted_by_one_line_in_every_task(tmp_path: Path) -> None:
+    """Refused alone, and where the job has another size."""
+    ended = run(tmp_path, "--fault", "crash", "--rank", "-1").result(280)
     assert ended.returncode == 3, errors(tmp_path)
     refused = start(tmp_path, "restart", "task_ranks", tasks=1).result(60)
     assert refused.returncode == 78, errors(tmp_path)
