@@ -32,7 +32,6 @@ from watchdog_train.explain.families import (
     Clause,
     FamilyRule,
     Sign,
-    clauses,
 )
 from watchdog_train.explain.patience import judge as patience_of
 from watchdog_train.report.explanation_text import because, what_happened
@@ -220,7 +219,8 @@ def problems_of(rule: FamilyRule) -> Iterator[str]:
         for text in (rule.says, sign.says or ""):
             names = re.findall(r"\{(\w*)\}", text)
             yield from (f"placeholder {name}" for name in names if name not in PLACEHOLDERS)
-        parts = clauses(sign)
+        first = [one for one in (sign.root, sign.waiter, sign.raised) if one is not None]
+        parts = (*first, *sign.others)
         words = [(word, OF_THE_JOB) for word in sign.when]
         words += [(word, OF_PROCESSES) for clause in parts for word in clause.facts]
         for either, known in words:
@@ -231,9 +231,7 @@ def problems_of(rule: FamilyRule) -> Iterator[str]:
             re.compile(f"x|(?:{text.removeprefix('(?i)')})")
         if sign.root and sign.waiter:
             yield "root and waiter"
-        if any(
-            one.who != "any" or one.absent for one in (sign.root, sign.waiter, sign.raised) if one
-        ):
+        if any(one.who != "any" or one.absent for one in first):
             yield "`who` and `absent` are for others"
         if not (sign.root or sign.waiter or sign.log or sign.when or sign.raised):
             yield "it would fit everything"

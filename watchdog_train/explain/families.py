@@ -136,12 +136,6 @@ class Rules(msgspec.Struct, frozen=True):
     frames: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-def clauses(sign: Sign) -> tuple[Clause, ...]:
-    """All of a sign, the one of the root or waiter first."""
-    first = sign.root or sign.waiter
-    return tuple(one for one in (first, sign.raised) if one is not None) + sign.others
-
-
 def with_sets(sign: Sign, sets: Mapping[str, str]) -> Sign:
     """The sign with `@name` replaced.
 
