@@ -6,7 +6,7 @@ it always raised.
 
 import sys
 
-from watchdog_train.client import notes, phases, settings
+from watchdog_train.client import first_rows, notes, phases, settings
 
 _WORKER_ARGUMENTS = (
     "persistent_workers",
@@ -170,4 +170,5 @@ _LOADER = {
     "pin-memory-off": _no_pinning,
     "persistent-workers-off": _no_persistence,
     "loader-timeout": _timeout,
+    "subset": first_rows.take,
 }

@@ -78,8 +78,9 @@ def apply(torch):
     """Apply what concerns torch; other hooks ask for their own part."""
     if not wanted():
         return
-    from watchdog_train.client import loader_settings, training_settings
+    from watchdog_train.client import batch_settings, loader_settings, training_settings
 
     check_environment()
     training_settings.apply(torch)
     loader_settings.apply(torch)
+    batch_settings.apply(torch)

@@ -1,4 +1,4 @@
-"""Settings of the Trainer of transformers: its batch.
+"""Settings of the Trainers of transformers and of Lightning: batch, evaluation, examples.
 
 It must refuse where it cannot be sure, and never leave half of a change: a batch without its
 accumulation would be another training.
@@ -6,23 +6,44 @@ accumulation would be another training.
 
 import weakref
 
-from watchdog_train.client import notes, settings
+from watchdog_train.client import first_rows, notes, settings
 
 # Arguments of Trainers that have been changed: a second Trainer with the same ones is left alone.
 _changed: list = []
 
 
 def apply(original, trainer, args, kwargs):
-    """Change the TrainingArguments among the arguments of Trainer.__init__, in place."""
-    if settings.parameters("batch-halve-accumulate") is None:
-        return
+    """The arguments of Trainer.__init__; its TrainingArguments are changed in place."""
+    if not any(identifier in settings.wanted() for identifier in (*_ARGUMENTS, "subset")):
+        return args, kwargs
     try:
-        given = settings.bind(original, (trainer, *args), kwargs).arguments.get("args")
+        bound = settings.bind(original, (trainer, *args), kwargs)
+        given = bound.arguments.get("args")
         if given is not None and not _is_changed(given):
             _changed.append(weakref.ref(given))
-            settings.attempted("batch-halve-accumulate", _halve, given)
+            for identifier, change in _ARGUMENTS.items():
+                settings.attempted(identifier, change, given)
+        if bound.arguments.get("train_dataset") is not None:
+            settings.attempted("subset", first_rows.take, bound.arguments, "train_dataset")
+        return bound.args[1:], bound.kwargs
     except Exception as error:
         notes.note("the arguments of a Trainer were left as they are: " + type(error).__name__)
+        return args, kwargs
+
+
+def without_evaluation(arguments):
+    """Whether no-eval is in effect: then nothing may wait for an evaluation."""
+    asked = settings.parameters("no-eval") is not None
+    return asked and getattr(arguments.eval_strategy, "value", "") == "no"
+
+
+def _is_a(found, name):
+    return any(kind.__name__ == name for kind in type(found).__mro__)
+
+
+def no_early_stop(callbacks):
+    """What stops by a metric of the evaluation refuses to begin without one."""
+    callbacks[:] = [one for one in callbacks if not _is_a(one, "EarlyStoppingCallback")]
 
 
 def _is_changed(arguments):
@@ -54,3 +75,61 @@ def _halve(_, arguments):
     return True, "batch %d -> %d, accumulation %d -> %d, evaluation %d -> %d" % (
         size, size // 2, accumulated, accumulated * 2, evaluated, max(1, evaluated // 2),
     )  # fmt: skip
+
+
+def _no_evaluation(_, arguments):
+    before = arguments.eval_strategy
+    if before.value == "no":
+        return False, "it does not evaluate in between"
+    for name, value in (("save_strategy", "best"), ("lr_scheduler_type", "reduce_lr_on_plateau")):
+        if getattr(getattr(arguments, name), "value", "") == value:
+            return False, name + " " + value + " hangs on a metric of the evaluation"
+    arguments.eval_strategy = type(before)("no")
+    arguments.load_best_model_at_end, arguments.metric_for_best_model = False, None
+    arguments.eval_on_start = False
+    return True, "eval_strategy " + before.value + " -> no; no best model, no early stopping"
+
+
+def _evaluation_batch(_, arguments):
+    most, before = arguments.per_device_train_batch_size, arguments.per_device_eval_batch_size
+    if before <= most:
+        return False, "the evaluation's batch of %d is no larger than the training's" % before
+    arguments.per_device_eval_batch_size = most
+    return True, "evaluation %d -> %d" % (before, most)
+
+
+# The batch of the training goes first: that of the evaluation follows it.
+_ARGUMENTS = {
+    "batch-halve-accumulate": _halve,
+    "eval-batch": _evaluation_batch,
+    "no-eval": _no_evaluation,
+}
+
+
+def fit_begins(trainer):
+    """Lightning's fit() has been called; gives what to put back when it is over."""
+    if settings.parameters("no-eval") is None or not hasattr(trainer, "limit_val_batches"):
+        return {}
+    before = {
+        name: getattr(trainer, name) for name in ("limit_val_batches", "num_sanity_val_steps")
+    }
+    trainer.limit_val_batches = trainer.num_sanity_val_steps = 0
+    return before
+
+
+def no_validation(_, trainer):
+    """All callbacks and schedulers of a fit are there: none may wait for a validation metric."""
+    if not trainer.fit_loop.epoch_loop.val_loop._data_source.is_defined():
+        return False, "it does not validate"
+    for callback in trainer.callbacks:
+        if _is_a(callback, "ModelCheckpoint"):
+            if callback.monitor is not None:
+                # It saves the newest now, in the place of the last; the best so far stays.
+                callback.monitor, callback.best_model_path = None, ""
+                callback.save_top_k = min(callback.save_top_k, 1)
+            callback._save_on_train_epoch_end = True
+        elif _is_a(callback, "EarlyStopping"):
+            callback.strict = False
+    for scheduler in trainer.lr_scheduler_configs:
+        scheduler.strict = False
+    return True, "no validation; checkpoints are the newest, no early stopping by a validation"

@@ -35,4 +35,53 @@ TRAINING = (
         "TrainingArguments(..., per_device_train_batch_size=... / 2, "
         "gradient_accumulation_steps=... * 2)  # with a Trainer",
     ),
+    Remedy(
+        id="no-eval",
+        kind="training",
+        summary="trains without evaluation in between, and without loading the best model",
+        in_process=in_process("no-eval"),
+        precondition="a Trainer of Lightning, or of transformers unless saves or learning rate "
+        "hang on a metric; a loop of the script's own cannot be changed",
+        changes="no metrics, no best model, no early stopping by them; checkpoints are the newest",
+        may_break="callbacks of the script that wait for an evaluation",
+        script_line="leave the evaluation out of the loop\n"
+        'TrainingArguments(..., eval_strategy="no", load_best_model_at_end=False)  # Trainer\n'
+        "Trainer(..., limit_val_batches=0, num_sanity_val_steps=0)  # with Lightning",
+    ),
+    Remedy(
+        id="eval-batch",
+        kind="training",
+        summary="evaluates in batches no larger than those of the training",
+        in_process=in_process("eval-batch"),
+        precondition="a Trainer of transformers, or a DataLoader that is iterated while gradients "
+        "are off, after a first step; not with Lightning, nor several ranks of accelerate",
+        changes="means over the batches of an evaluation",
+        may_break="nothing; evaluations get slower",
+        script_line="DataLoader(evaluation, batch_size=...)  # that of the training\n"
+        "TrainingArguments(..., per_device_eval_batch_size=...)  # with a Trainer",
+    ),
+    Remedy(
+        id="shorter-sequences",
+        kind="training",
+        summary="cuts sequences at half of the greatest length so far, in each further attempt at "
+        "half of that",
+        in_process=in_process("shorter-sequences"),
+        counts_attempts=True,
+        precondition="a DataLoader whose batches are dicts with input_ids; attention_mask, labels "
+        "and others of its shape are cut with it",
+        changes="what lies beyond is neither trained on nor evaluated",
+        may_break="losses on the end of long examples have less left to learn from",
+        script_line="tokenizer(..., truncation=True, max_length=...)",
+    ),
+    Remedy(
+        id="subset",
+        kind="training",
+        summary="takes the first 1000 examples, of subset=N the first N, for trials",
+        in_process=in_process("subset", n=1000),
+        precondition="the train_dataset of a Trainer; a DataLoader, unless it has a sampler that "
+        "is not torch's. From the first attempt: no checkpoint of the whole data is resumed",
+        changes="what is trained on, and what a DataLoader evaluates",
+        may_break="scripts that count on the number of examples",
+        script_line="torch.utils.data.Subset(dataset, range(1000))",
+    ),
 )

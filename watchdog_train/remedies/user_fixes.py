@@ -24,8 +24,6 @@ USER_FIXES: Mapping[str, str] = {
     "TRITON_CACHE_DIR and TORCHINDUCTOR_CACHE_DIR below /tmp or a scratch disk.",
     "main-guard": 'Put the start of the script below `if __name__ == "__main__":`, because spawned '
     "processes import the script again.",
-    "no-eval": "Train without evaluation to see whether it is to blame: TrainingArguments(..., "
-    'eval_strategy="no", load_best_model_at_end=False).',
     "none-user-fix": "Only the code can change this: see the frames in the stack dump.",
     "open-in-worker": "Open the file in the worker, not before the fork: in __getitem__ "
     "(`if self.file is None: self.file = h5py.File(...)`) or in worker_init_fn.",

@@ -260,11 +260,16 @@ def _notables(history: History, zone: tzinfo | None) -> Section | None:
 
 
 def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
-    known = permanent_lines(state, script_lines).values()
-    lines = [clean(part, 400) for line in known for part in line.splitlines()]
+    told = "With these settings it passed the stall. To make them permanent, put into the script:"
+    known = permanent_lines(state, script_lines)
+    if not known and state.attempt is not None:
+        told = "To make permanent what --with asked for, put into the script:"
+        asked = [one.id for one in state.attempt.plan.remedies if one.why.code == "asked-by-with"]
+        in_effect = [name for name in asked if name in state.attempt.taken]
+        known = {name: script_lines[name] for name in in_effect if name in script_lines}
+    lines = [clean(part, 400) for line in known.values() for part in line.splitlines()]
     if not lines:
         return None
-    told = "With these settings it passed the stall. To make them permanent, put into the script:"
     return Section(title="For good", paragraphs=(told,), code=tuple(lines))
 
 

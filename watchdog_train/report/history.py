@@ -109,9 +109,9 @@ def history(events: Iterable[e.AnyEvent]) -> History:
             case e.AttemptExited():
                 _change(attempts, ended_t=event.t)
             case e.RemedyTaken() if attempts:
+                others = (one for one in attempts[-1].setting_words if one[0] != event.remedy)
                 answer = (event.remedy, event.took, event.why)
-                if all(name != event.remedy for name, _, _ in attempts[-1].setting_words):
-                    _change(attempts, setting_words=(*attempts[-1].setting_words, answer))
+                _change(attempts, setting_words=(*others, answer))
             case e.ResumeVerified():
                 _change(attempts, resume_why=event.why)
             case e.DaemonsJudged():

@@ -128,11 +128,11 @@ class SideFiles:
         return found[-1][:WHY_CAP] if found else None
 
     def settings(self, sample: Sample, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
-        """What training processes said about settings of the plan that nobody spoke of before."""
+        """What training processes said about settings of the plan that are not in effect yet."""
         if attempt is None or self._slot_dir is None or not attempt.launched:
             return ()
         wanted = {str(setting.get("id")) for setting in attempt.plan.in_process}
-        wanted -= set(attempt.reported)
+        wanted -= set(attempt.taken)
         if not wanted:
             return ()
         # Of a training that ended soon after its last look, only the notes read at its end tell.

@@ -15,7 +15,9 @@ from watchdog_train.client import (
     phases,
     resume,
     saves,
+    settings,
     slot,
+    trainer_settings,
 )
 from watchdog_train.client.hooks import lightning_loading, lightning_saves, lightning_steps
 
@@ -80,10 +82,12 @@ def _init(original):
 def _fit(original, package):
     def fit(self, *args, **kwargs):
         args, kwargs = _begin(self, original, package, args, kwargs)
+        before = trainer_settings.fit_begins(self)
         try:
             result = original(self, *args, **kwargs)
         finally:
             lightning_steps.nobody_listens()
+            self.__dict__.update(before)
         lightning_steps.finished()
         return result
 
@@ -124,6 +128,7 @@ def _run_start(original):
     def on_run_start(self, *args, **kwargs):
         result = original(self, *args, **kwargs)
         lightning_steps.guarded(lightning_steps.begins, self.trainer)
+        settings.attempted("no-eval", trainer_settings.no_validation, self.trainer)
         return result
 
     return phases.like(on_run_start, original)

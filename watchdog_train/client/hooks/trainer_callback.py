@@ -5,7 +5,7 @@ It must not raise into the Trainer, and is pickled as the plain base class that 
 
 import time
 
-from watchdog_train.client import control, first, milestones, notes, resume, slot
+from watchdog_train.client import control, first, milestones, notes, resume, slot, trainer_settings
 from watchdog_train.client import layout as L  # noqa: N812
 
 _last_log = [0.0, 0]
@@ -60,6 +60,8 @@ def _train_begins(args, state):
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
     _last_log[:] = [time.monotonic(), int(state.global_step)]
     control.listens()
+    if trainer_settings.without_evaluation(args):
+        state.best_model_checkpoint = None  # at the end it would push the newest out
 
 
 def _step_ends(state, wishes):

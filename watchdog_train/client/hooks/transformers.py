@@ -41,7 +41,7 @@ def arm(module):
 
 def _init(original, callback):
     def __init__(self, *args, **kwargs):
-        trainer_settings.apply(original, self, args, kwargs)
+        args, kwargs = trainer_settings.apply(original, self, args, kwargs)
         original(self, *args, **kwargs)
         try:
             notes.output_dir(self.args.output_dir)
@@ -108,6 +108,8 @@ def _begin(trainer, original, args, kwargs):
         ordinal = slot.words[L.W_TRAIN_ORDINAL] + 1
         trainer_callback.preparing()
         replaced = _resuming(trainer, original, args, kwargs, ordinal)
+        if trainer_settings.without_evaluation(trainer.args):
+            trainer_settings.no_early_stop(trainer.callback_handler.callbacks)
     except Exception as error:
         notes.note("a training was not prepared: " + type(error).__name__)
     # The steps of the training before must not be taken for those of this one.

@@ -244,10 +244,11 @@ def _exited(state: State, event: e.AttemptExited) -> State:
 
 def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
     attempt = state.attempt
-    if attempt is None or event.remedy in attempt.reported:
+    if attempt is None or event.remedy in attempt.taken:
         return state
     taken = (*attempt.taken, event.remedy) if event.took else attempt.taken
-    return records.attempt(state, reported=(*attempt.reported, event.remedy), taken=taken)
+    reported = tuple(dict.fromkeys((*attempt.reported, event.remedy)))
+    return records.attempt(state, reported=reported, taken=taken)
 
 
 POSTPONED_S = 1.0

@@ -79,10 +79,11 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
     found += [e.DaemonsJudged(daemons=changed)] if changed else []
     found += _rank_ends(sample, state)
     reports = {report.remedy: report for report in reversed(observation.settings)}
+    reports |= {report.remedy: report for report in observation.settings if report.took}
     found += [
         e.RemedyTaken(remedy=report.remedy, pid=report.pid, took=report.took, why=said(report.why))
         for report in reports.values()
-        if report.remedy not in attempt.reported
+        if report.remedy not in (attempt.taken if report.took else attempt.reported)
     ]
     found += _resume(observation, state, step)
     found += _said_once(observation, state)

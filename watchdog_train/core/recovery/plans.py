@@ -90,7 +90,11 @@ def build(
             continue
         if not use.in_part:  # a variable reaches every rank
             env.update(spec.env)
-        entries.append(spec.in_part if use.in_part else spec.in_process)
+        entry = spec.in_part if use.in_part else spec.in_process
+        if entry is not None and spec.counts_attempts:
+            earlier = sum(use.id in (one.id for one in a.plan.remedies) for a in state.attempts)
+            entry = {**entry, "times": earlier + 1}
+        entries.append(entry)
     reference = None
     if checkpoint is not None:
         reference = msgspec.convert(checkpoint, CheckpointRef, from_attributes=True)

@@ -23,6 +23,8 @@ class RemedySpec(Value):
     """The entry of a remedy that must be allowed, as far as it needs no permission."""
     needs_allow: bool = False
     """Never by itself although its kind would be."""
+    counts_attempts: bool = False
+    """It goes one step further in each attempt: its entry says the how many-th it is (`times`)."""
     evidence_only: bool = False
     """It mends nothing and slows training: for the next attempt alone."""
 
