@@ -93,9 +93,8 @@ def test_a_remedy_has_lines_for_the_script():
 
 
 def test_a_platform_gets_what_works_there():
-    """MPS is macOS, NCCL is Linux."""
-    assert "cpu-not-mps" in available("darwin")
-    assert "cpu-not-mps" not in available("linux")
+    """NCCL is Linux; what finds nothing to change on a machine says so there."""
+    assert "cpu-not-mps" in available("linux")
     assert "nccl-p2p-off" in available("linux")
     assert "nccl-p2p-off" not in available("win32")
 
@@ -104,17 +103,17 @@ def test_wrong_names_are_refused_all_at_once():
     """Unknown, meant otherwise, the user's own, of another platform, contradicting: one error."""
     policy = Policy(
         recovery=Recovery(
-            with_remedies=("num-worker-0", "main-guard", "cpu-not-mps", "spawn"),
+            with_remedies=("num-worker-0", "main-guard", "nccl-ib-off", "spawn"),
             without_remedies=("spawn", "omp1"),
             allow=("trainng", "device", "wandb-offline"),
         )
     )
     with pytest.raises(WtrainError) as caught:
-        refuse_unknown(policy, "linux")
+        refuse_unknown(policy, "darwin")
     text = caught.value.message
     assert "did you mean num-workers-0?" in text
     assert "__main__" in text
-    assert "cpu-not-mps: does nothing on linux" in text
+    assert "nccl-ib-off: does nothing on darwin" in text
     assert "spawn: is forbidden" in text
     assert "did you mean omp-1?" in text
     assert "did you mean training?" in text

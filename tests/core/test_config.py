@@ -292,6 +292,15 @@ def test_presets_are_valid_and_their_files_complete(name: str) -> None:
         assert f"{key.rpartition('.')[2]}: {scalar(value)}\n" in text
 
 
+def test_a_remedy_that_is_named_comes_on_top_of_those_of_a_preset(tmp_path: Path) -> None:
+    """Else one more would silently take the others away; --without takes one away."""
+    given = {"recovery.with_remedies": ("xet-off",), "recovery.without_remedies": ("spawn",)}
+    recovery = load_policy(None, "windows", given, directory=tmp_path).recovery
+    assert recovery.with_remedies == ("num-workers-0", "omp-1", "tokenizers-off", "xet-off")
+    recovery = load_policy(None, "overnight", given, directory=tmp_path).recovery
+    assert recovery.with_remedies == ("xet-off",)
+
+
 def test_explain() -> None:
     """A key, a bare name, a section, everything, and a near miss."""
     assert "flag:    --max-restarts (or WTRAIN_MAX_RESTARTS)" in explain("recovery.max_restarts")

@@ -42,6 +42,25 @@ def test_the_first_line_says_what_nobody_has_run(monkeypatch: pytest.MonkeyPatch
     assert check.status == "warning"
 
 
+@pytest.mark.parametrize(
+    ("system", "processor", "preset"),
+    [
+        ("darwin", "arm64", "apple-silicon"),
+        ("darwin", "x86_64", "default"),
+        ("win32", "AMD64", "windows"),
+        ("linux", "aarch64", "default"),
+    ],
+)
+def test_the_preset_that_fits_is_named(
+    system: str, processor: str, preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the line to paste, where it is not what a run has anyway."""
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr("platform.machine", lambda: processor)
+    says = machine.preset().says
+    assert says.startswith(f"{preset}: " if preset == "default" else f"{preset} (wtrain run --")
+
+
 def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
     """A save would end the training."""
     check = machine.disk(PortableSystem(), tmp_path / "nowhere")

@@ -148,6 +148,26 @@ def test_settings_take_on_every_rank(framework: str, tmp_path: Path) -> None:
     check_facts(run, RANKS, ranks=2)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(220)
+@pytest.mark.parametrize("preset", ["apple-silicon", "windows"])
+@pytest.mark.parametrize("framework", ["plain", "trainer"])
+def test_a_preset_of_another_platform_works_here(
+    preset: str, framework: str, tmp_path: Path
+) -> None:
+    """One thread, no parallel tokenizers, no workers; on a Mac the CPU, on Windows spawn."""
+    of_platform = {"apple-silicon": "cpu-not-mps", "windows": "spawn"}[preset]
+    checks: dict[str, Check] = {
+        "num-workers-0": lambda facts: facts["workers"] == 0,
+        "omp-1": lambda facts: facts["threads"] == 1 and env("OMP_NUM_THREADS", "1")(facts),
+        "tokenizers-off": env("TOKENIZERS_PARALLELISM", "false"),
+        of_platform: lambda _: True,
+    }
+    command = program_command("framework_facts.py", framework)
+    run = run_wtrain("run", "--preset", preset, "--", *command, cwd=tmp_path, timeout_s=200)
+    check_facts(run.check(0), checks)
+
+
 # -- One training for each remedy ------------------------------------------------------------------
 
 HANGS, CRASHES = "hangs", "crashes"

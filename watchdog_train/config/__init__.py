@@ -92,6 +92,8 @@ def load(
         except schema.BadValueError as error:
             problems.append(Problem(place, "", f"{error}.", error.hint))
     if not problems:
+        if preset is not None:
+            _keep_remedies_of(preset, values)
         policy = schema.build(values)
         problems = _contradictions(policy, origin)
         if not problems:
@@ -108,6 +110,15 @@ def load_policy(
 ) -> Policy:
     """The policy alone; see load()."""
     return load(file, preset, overrides, directory=directory).policy
+
+
+def _keep_remedies_of(preset: str, values: dict[str, Any]) -> None:
+    """Remedies that are named beside a preset come on top of its own, which may be forbidden."""
+    key = "recovery.with_remedies"
+    own, _ = PRESETS[preset].changes.get(key, ((), ""))
+    forbidden = values.get("recovery.without_remedies", ())
+    kept = [name for name in own if name not in forbidden]
+    values[key] = tuple(dict.fromkeys([*kept, *(n for n in values.get(key, ()) if n not in own)]))
 
 
 def _unknown_preset(preset: str) -> Problem:

@@ -18,6 +18,13 @@ class Preset(msgspec.Struct, frozen=True):
     changes: dict[str, tuple[Any, str]]
 
 
+def fitting(platform: str, processor: str) -> str:
+    """The preset that fits a machine, by sys.platform and platform.machine()."""
+    if platform == "darwin" and processor == "arm64":
+        return "apple-silicon"
+    return "windows" if platform == "win32" else "default"
+
+
 PRESETS: dict[str, Preset] = {
     "default": Preset("What a run uses when nothing is said.", {}),
     "overnight": Preset(
@@ -58,6 +65,37 @@ PRESETS: dict[str, Preset] = {
                 20,
                 "a service is to be up; each task that trains starts the count anew",
             ),
+        },
+    ),
+    "apple-silicon": Preset(
+        "macOS on Apple silicon: the CPU in place of MPS, one thread, no workers.",
+        {
+            "recovery.with_remedies": (
+                ("cpu-not-mps", "num-workers-0", "omp-1", "tokenizers-off"),
+                "MPS in a child hangs, two OpenMP runtimes deadlock, and workers are spawned",
+            ),
+            "detection.poll_s": (2.0, "without /proc one look costs several milliseconds"),
+            "detection.quiet_windows": (
+                5,
+                "the I/O of a process is not told there, so CPU time must be low for longer",
+            ),
+            "detection.late_poll_s": (10.0, "App Nap and swapping delay our own looks"),
+            "evidence.process_s": (15.0, "py-spy runs as root there, which takes longer to start"),
+        },
+    ),
+    "windows": Preset(
+        "Windows: workers and looks at processes are slow there, and SIGTERM is not handled.",
+        {
+            "recovery.with_remedies": (
+                ("num-workers-0", "spawn", "omp-1", "tokenizers-off"),
+                "a spawned worker imports the script again, and most hangs there begin in one",
+            ),
+            "detection.poll_s": (2.0, "a look at all processes costs tens of milliseconds"),
+            "detection.silence_s": (
+                30.0,
+                "a virus scanner reads every file that is imported for the first time",
+            ),
+            "stopping.hang_grace_s": (0.0, "to terminate is at once there; to wait only delays"),
         },
     ),
 }

@@ -36,6 +36,7 @@ def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> 
     from watchdog_train.doctor import machine
 
     yield machine.never_run(system)
+    yield machine.preset()
     yield machine.stacks()
     yield machine.fault_handler(python)
     yield from machine.processes(system)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from watchdog_train.config.presets import PRESETS, fitting
 from watchdog_train.core.model.gpu import GpuProcess, GpuReading
 from watchdog_train.doctor import Check
 from watchdog_train.evidence import pyspy
@@ -66,6 +67,13 @@ def never_run(system: ProcessSystem) -> Check:
         says=f"{where}; nobody has run here: {what}",
         mend=None if tested else "start with --observe, and read docs/platforms.md",
     )
+
+
+def preset() -> Check:
+    """The settings that fit this machine."""
+    name = fitting(sys.platform, platform.machine())
+    use = "" if name == "default" else f" (wtrain run --preset {name} -- COMMAND)"
+    return Check(name="preset", status="ok", says=f"{name}{use}: {PRESETS[name].text}")
 
 
 def stacks() -> Check:

@@ -16,7 +16,6 @@ DEVICE = (
         may_break="nothing; steps get slower",
         script_line='torch.device("cpu") in place of "mps"\n'
         "TrainingArguments(..., use_cpu=True)  # with a Trainer",
-        platforms=("darwin",),
     ),
 )
 
