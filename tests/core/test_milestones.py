@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC
+
 import msgspec
 
 from tests.core import builders as b
+from tests.golden.compare import assert_golden
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import HookReport, Record
 from watchdog_train.core.decide import decide
@@ -19,6 +22,7 @@ from watchdog_train.core.notices.milestones import (
 )
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.places_text import (
+    milestone_lines,
     place_lines,
     place_sentences,
     places_object,
@@ -47,6 +51,23 @@ def test_who_is_inside_who_has_passed_and_who_has_not_come() -> None:
             "rank 2 has not reached it"
         ),
     )
+
+
+def test_ranks_are_merged_by_time_with_one_number_for_each_place() -> None:
+    """Two ranks: one has passed what the other is inside of; a mark is the user's own words."""
+    places = (
+        rank(
+            0, at("import torch", 1, 4.25), at("arguments parsed", 4.3, 4.3),
+            at("wandb.init", 5, 6.5), at("init_process_group", 8, 9), at("model created", 10.123,
+            10.123, mark=True), at("first batch", 11),
+        ),
+        rank(
+            1, at("import torch", 1.5, 4), at("arguments parsed", 4.1, 4.1),
+            at("init_process_group", 7, 9), at("load model", 9.5, 10, failed=True, times=2),
+        ),
+    )  # fmt: skip
+    lines = milestone_lines(places, 72.0, 0.5, epoch=1.8e9 + 0.001, ranks=2, zone=UTC)
+    assert_golden("milestones_two_ranks.txt", "\n".join(lines) + "\n")
 
 
 def test_several_ranks_are_told_together() -> None:

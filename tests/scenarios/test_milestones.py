@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -100,6 +101,19 @@ def test_one_of_two_ranks(tmp_path: Path) -> None:
     run = running.result(30)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
+    lines = run_wtrain("logs", "--milestones", cwd=tmp_path).check(0).stdout.splitlines()
+    form = re.compile(
+        r"\[\d\d:\d\d:\d\d\.\d{3}\]\[\+(\d+\.\d{3})s\]\[R([01])/2\]\[LR\2\]\[PID:\d+\] (\d+ .+)"
+    )
+    found = [match.groups() for match in map(form.fullmatch, lines) if match is not None]
+    assert len(found) == len(lines) > 6, lines
+    assert sorted(found, key=lambda one: float(one[0])) == found
+    numbers = {(rank, what.split()[0]) for _, rank, what in found if " arguments parsed" in what}
+    assert {rank for rank, _ in numbers} == {"0", "1"}
+    assert len({number for _, number in numbers}) == 1, lines
+    assert any(rank == "1" and "wandb.init, inside for" in what for _, rank, what in found), lines
+    of_one = run_wtrain("logs", "--milestones", "--rank", "1", cwd=tmp_path).stdout.splitlines()
+    assert of_one == [line for line in lines if "[R1/2]" in line]
     assert "rank 1 is inside wandb.init for" in run_wtrain("report", cwd=tmp_path).stdout
 
 

@@ -24,6 +24,7 @@ from watchdog_train.cli.log_files import (
     streams_of,
     tail,
 )
+from watchdog_train.cli.log_milestones import show_milestones
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import read_run
 from watchdog_train.cli.screen import echo
@@ -59,6 +60,11 @@ FOLLOW_LINES = 20
     metavar="TIME",
     help="Only what was written from then on: 10m ago, 23:10, or 2026-11-21T23:10.",
 )
+@click.option(
+    "--milestones",
+    is_flag=True,
+    help="Instead: the way of all ranks to their first step, numbered, in the order of time.",
+)
 @runs_dir_option
 def logs(
     *,
@@ -69,6 +75,7 @@ def logs(
     machine: str | None,
     attempt: int | None,
     since: str | None,
+    milestones: bool,
     runs_dir: Path | None,
 ) -> None:
     """Show what the training wrote, its stdout on stdout and its stderr on stderr.
@@ -83,8 +90,13 @@ def logs(
         raise click.UsageError("-f follows the newest attempt; --attempt does not fit")
     if since is not None and lines is not None:
         raise click.UsageError("--since and -n exclude each other")
-    moment = None if since is None else moment_of(since)
     chosen = _chosen(run, attempt)
+    if milestones:
+        if follow or lines is not None or since is not None or machine is not None:
+            raise click.UsageError("--milestones goes with --rank and --attempt only")
+        show_milestones(run, chosen, rank)
+        return
+    moment = None if since is None else moment_of(since)
     out = _Out(rank, _part(run, machine, rank))
     if machine is None and rank is None and (others := _machines(run, chosen)):
         echo(f"wtrain: also of {listed(others)}: --machine NAME, --rank N", err=True)

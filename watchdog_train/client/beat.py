@@ -5,7 +5,7 @@ Every function does nothing outside a supervised run, and none can raise for a r
 
 import _thread
 
-from watchdog_train.client import control, first, milestones, notes, phases, slot
+from watchdog_train.client import control, first, heartbeat, milestones, notes, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _now_ns = slot.now_ns
@@ -37,6 +37,7 @@ def beat(step=None, total_steps=None):
             if not words[L.W_FIRST_STEP]:
                 words[L.W_FIRST_STEP] = number
             words[L.W_FRAMEWORK_STEP] = number
+            heartbeat.step_done()
         if total_steps is not None:
             words[L.W_TOTAL_STEPS] = int(total_steps)
     except Exception:

@@ -117,4 +117,8 @@ def _prepare(name, spec):
 def begin():
     """The first watched import has begun: make the slot, arm the hooks; gives the finder."""
     slot.open_slot()
+    if '"stagger-start"' in slot.settings_json:
+        from watchdog_train.client import stagger
+
+        stagger.wait()
     return arm()

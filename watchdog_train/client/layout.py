@@ -194,6 +194,7 @@ ENV_ATTEMPT_DIR = "WTRAIN_ATTEMPT_DIR"  # where the client appends saves.<pid>.j
 # JSON {"ranks": [{stream: where that rank may write}, by local rank], "own": {stream: [device,
 # inode] of the keeper's own}}; only a launcher that writes to the latter uses it.
 ENV_RANK_STREAMS = "WTRAIN_RANK_STREAMS"
+ENV_HEARTBEAT = "WTRAIN_HEARTBEAT"  # "N SECONDS": a line every N steps; monotonic s of the launch
 ENV_KEEPER = "WTRAIN_KEEPER"  # pid, start, Slurm job (0: none) of the ancestor of all processes
 ENV_NO_WORKER_SERVER = "WTRAIN_NO_WORKER_SERVER"  # 1: no worker server of torch in the ranks
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach

@@ -39,6 +39,7 @@ FLAG_OF_KEY = {
     "job.nodes": "--nodes",
     "job.node_rank": "--node-rank",
     "job.coordination": "--coordination",
+    "output.heartbeat_every": "--heartbeat-every",
     "output.quiet": "--quiet",
     "output.termination_log": "--termination-log",
     "notify.urls": "--notify",

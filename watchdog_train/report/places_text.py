@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import tzinfo
 from typing import Any
 
 from watchdog_train.core.diagnosis.facts import Evidence
@@ -12,7 +13,7 @@ from watchdog_train.core.notices.milestones import (
     milestone_standings,
     open_milestones,
 )
-from watchdog_train.report.words import clean, count, duration, pad, ranks_text
+from watchdog_train.report.words import clean, count, duration, pad, precise_clock, ranks_text
 
 MOST_SENTENCES = 4
 NAME_COLUMNS = 34
@@ -100,6 +101,49 @@ def _extent(one: Milestone, now: float) -> str:
     if one.times > 1:
         text = f"{text}, {count(one.times, 'time')}".removeprefix(", ")
     return text
+
+
+def milestone_lines(
+    places: Sequence[RankPlaces],
+    now: float,
+    origin: float,
+    *,
+    epoch: float,
+    ranks: int,
+    only: int | None = None,
+    zone: tzinfo | None = None,
+) -> tuple[str, ...]:
+    """`[10:23:45.123][+2.456s][R0/2][LR0][PID:12345] 5 load model, took 1.2 s`, ranks by time.
+
+    A place has one number on all ranks: that of its first arrival.
+
+    Args:
+        places: the milestones of each rank.
+        now: the monotonic clock at the moment they were read.
+        origin: the same clock when the attempt was launched.
+        epoch: Unix seconds at zero of that clock.
+        ranks: how many there are.
+        only: lines of this rank; None: of all.
+        zone: of the clock times; None: this machine's.
+    """
+    arrivals = sorted(
+        ((one, each) for each in places for one in each.milestones),
+        key=lambda pair: (pair[0].begin, pair[1].rank, pair[1].pid),
+    )
+    numbers = {name: n for n, name in enumerate(dict.fromkeys(one.name for one, _ in arrivals), 1)}
+    lines = []
+    for one, each in arrivals:
+        if only not in (None, each.rank):
+            continue
+        at = precise_clock(epoch + one.begin, zone)
+        local = each.local_rank if each.local_rank is not None or ranks > 1 else 0
+        extent = "" if one.mark and not one.failed else _extent(one, now)
+        lines.append(
+            f"[{at}][+{max(0.0, one.begin - origin):.3f}s][R{each.rank}/{ranks}]"
+            f"[LR{'-' if local is None else local}][PID:{each.pid}] "
+            f"{numbers[one.name]} {clean(one.name, 80)}{extent and f', {extent}'}"
+        )
+    return tuple(lines)
 
 
 def places_object(

@@ -281,6 +281,12 @@ def clock_time(unix_s: float, zone: tzinfo | None, *, now: float | None = None) 
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
+def precise_clock(unix_s: float, zone: tzinfo | None) -> str:
+    """`23:10:05.123`. zone None: this machine's."""
+    text = clock_time(int(unix_s), zone, now=unix_s)
+    return f"{text}.{int(unix_s * 1000) % 1000:03d}"
+
+
 def state_word(state: str | None) -> str:
     """The word for a process state of the system."""
     return "state unknown" if state is None else PROCESS_STATES.get(state, clean(state, 20))

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -139,6 +140,7 @@ def training_environment(
     plan: Plan,
     hold_saves: bool = False,
     unkept: bool = False,
+    heartbeat_every: int = 0,
 ) -> dict[str, str]:
     """The user's environment, the plan's changes to it, and what the client reads."""
     not_its_own = {*PER_ATTEMPT_NAMES, JOB_KEY}
@@ -155,6 +157,8 @@ def training_environment(
     env[layout.ENV_ATTEMPT] = str(attempt)
     env[layout.ENV_ATTEMPT_DIR] = str(run_dir / "attempts" / f"{attempt:04d}")
     env[layout.ENV_SETTINGS] = json.dumps(plan.in_process)
+    if heartbeat_every:
+        env[layout.ENV_HEARTBEAT] = f"{heartbeat_every} {time.monotonic():.3f}"
     if slot_dir is not None:
         env[layout.ENV_SLOT_DIR] = str(slot_dir)
     if plan.checkpoint is not None:

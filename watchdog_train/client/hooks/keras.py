@@ -5,7 +5,7 @@ It must not look at the logs: reading them may wait for the device.
 
 import _thread
 
-from watchdog_train.client import first, phases, slot
+from watchdog_train.client import first, heartbeat, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _evaluations: list = []
@@ -46,6 +46,7 @@ def _step_done():
         slot.take_decision()
     if words[L.W_PHASE] != L.PHASE_TRAIN:
         first.step_done()
+    heartbeat.step_done()
 
 
 def _batch_done():

@@ -5,7 +5,7 @@ It must not look into a tensor (that waits for the device), and must never throw
 
 import math
 
-from watchdog_train.client import control, first, milestones, notes, phases, resume, slot
+from watchdog_train.client import control, first, heartbeat, milestones, notes, phases, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.hooks import lightning_saves
 
@@ -116,6 +116,7 @@ def batch_ends(trainer):
         words[L.W_FIRST_STEP] = step + 1
         if words[_PHASE] == L.PHASE_FIRST_STEP:
             first.step_done()
+    heartbeat.step_done()
     if now - fit.looked_at > _LOOK_EVERY_NS:
         _look(trainer, fit, words, now)
     # Not between two steps: gradients that are being accumulated are in no checkpoint.

@@ -10,6 +10,7 @@ from watchdog_train.client import (
     bars,
     exceptions,
     first,
+    heartbeat,
     milestones,
     phases,
     saves,
@@ -73,6 +74,8 @@ def _steps(torch):
 
     dynamo.remember(step_done)
     module.register_optimizer_step_post_hook(step_done)
+    if heartbeat.every:
+        module.register_optimizer_step_post_hook(dynamo.remember(heartbeat.step_done))
 
 
 # The two below ask for the phase in place: a function for it costs every step 0.2 us, twice.

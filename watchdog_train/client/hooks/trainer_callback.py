@@ -5,7 +5,16 @@ It must not raise into the Trainer, and is pickled as the plain base class that 
 
 import time
 
-from watchdog_train.client import control, first, milestones, notes, resume, slot, trainer_settings
+from watchdog_train.client import (
+    control,
+    first,
+    heartbeat,
+    milestones,
+    notes,
+    resume,
+    slot,
+    trainer_settings,
+)
 from watchdog_train.client import layout as L  # noqa: N812
 
 _last_log = [0.0, 0]
@@ -75,6 +84,7 @@ def _step_ends(state, wishes):
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
     if words[L.W_PHASE] == L.PHASE_FIRST_STEP:
         first.step_done()
+    heartbeat.step_done()
     if control.save_due(step):
         wishes.should_save = True
     if control.stop_due(step):

@@ -27,6 +27,10 @@ class Output(Section):
         float | None,
         Meta(description="time between plain lines of progress without a terminal; null: none"),
     ] = 300.0
+    heartbeat_every: Annotated[
+        int,
+        Meta(ge=0, description="every rank writes a line on stderr after so many steps; 0: none"),
+    ] = 0
     quiet: Annotated[
         bool, Meta(description="say nothing as long as all goes well: no opening, no progress")
     ] = False

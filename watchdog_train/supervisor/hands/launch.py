@@ -56,6 +56,7 @@ class LaunchContext(Value):
     hold_saves: bool = False
     unkept: bool = False
     """Of a training that began again instead of resuming: it will be stopped."""
+    heartbeat_every: int = 0
 
 
 class LaunchedKeeper:
@@ -113,6 +114,7 @@ def start_keeper(
         plan=plan,
         hold_saves=run.hold_saves,
         unkept=run.unkept,
+        heartbeat_every=run.heartbeat_every,
     )
     ends = Ends(terminal, run.rank_streams, is_shown=run.is_shown)
     inherited_fds = _inherited_fds()

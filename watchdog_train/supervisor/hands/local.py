@@ -211,6 +211,7 @@ class LocalHands(Sampler):
             environment=context.environment,
             hold_saves=stops_what_began_anew(context.policy),
             unkept=unkept(state, plan),
+            heartbeat_every=context.policy.output.heartbeat_every,
         )
         make_folder(attempt_dir)
         # Of a keeper that was killed while it started.

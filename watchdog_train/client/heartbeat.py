@@ -1,0 +1,72 @@
+"""A line every N steps on stderr, where the user asks for it; nothing at all where not.
+
+It must never raise, and is called by whoever counts steps.
+"""
+
+import os
+import sys
+import time
+
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import slot
+
+# Steps between two lines (0: none), and the monotonic seconds when the attempt was launched.
+every = 0
+_launched = 0.0
+_last: list = []
+
+
+def configure(environ):
+    """Read what the supervisor said."""
+    global every, _launched
+    try:
+        number, launched = environ.get(L.ENV_HEARTBEAT, "").split()
+        every, _launched = int(number), float(launched)
+    except ValueError:
+        every = 0
+
+
+def step_done(*_):
+    """A step, or a part of one, has been made."""
+    if not every or not slot.supervised:
+        return
+    try:
+        step = _step(slot.words)
+        if step is None:
+            return
+        before = _last[0] if _last and _last[0] <= step else step - 1
+        _last[:] = [step]
+        if before // every != step // every:
+            sys.stderr.write(_line(step))
+            sys.stderr.flush()
+    except Exception:
+        pass
+
+
+def _step(words):
+    """As wtrain status counts; a framework's own count goes before that of its optimizer."""
+    if words[L.W_FRAMEWORK_STEP]:
+        return words[L.W_FRAMEWORK_STEP] - 1
+    if words[L.W_TRAIN_ORDINAL]:
+        return None
+    done = words[L.W_OPTIMIZER_STEPS] // (words[L.W_BAR_EACH] or 1)
+    offset = words[L.W_BAR_OFFSET] or words[L.W_RESUMED_STEP]
+    return done + max(0, offset - 1)
+
+
+def _line(step):
+    now, words = time.time(), slot.words
+    local = "-" if not words[L.W_LOCAL_RANK] and words[L.W_WORLD_SIZE] > 1 else None
+    return "[%s.%03d][+%.3fs][R%d/%d][LR%s][PID:%d] step %d\n" % (
+        time.strftime("%H:%M:%S", time.localtime(now)),
+        int(now * 1000) % 1000,
+        max(0.0, time.monotonic() - _launched),
+        max(0, words[L.W_RANK] - 1),
+        words[L.W_WORLD_SIZE] or 1,
+        local or max(0, words[L.W_LOCAL_RANK] - 1),
+        os.getpid(),
+        step,
+    )
+
+
+configure(os.environ)
