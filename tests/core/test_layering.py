@@ -53,7 +53,7 @@ ROOMS: dict[str, set[str]] = {
     },
 }
 ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries", "store.registry"}
-ROOMS["doctor"] |= {"report.words"}
+ROOMS["doctor"] |= {"report.words", "config.presets"}
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""}
 ROOMS["supervisor"] -= {"client", "integrations", "doctor"}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}

@@ -153,6 +153,37 @@ def black_hole() -> str:
     return f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+def safetensors_off() -> None:
+    """The file of safetensors was cut off; the weights are there in another one as well."""
+    from transformers import AutoModel, BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=8, hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4
+    )
+    config.save_pretrained("weights")
+    if "--only" in sys.argv:
+        BertModel(config).save_pretrained("weights")
+    else:
+        torch.save(BertModel(config).state_dict(), "weights/pytorch_model.bin")
+        with open("weights/model.safetensors", "wb") as file:
+            file.write(bytes(64))
+    AutoModel.from_pretrained("weights")
+    train(DataLoader(Rows(), 2))
+
+
+def tokenizers_slow() -> None:
+    from transformers import AutoTokenizer
+
+    os.makedirs("tokenizer")
+    with open("tokenizer/vocab.txt", "w", encoding="ascii") as file:
+        file.write("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nword")
+    with open("tokenizer/tokenizer_config.json", "w", encoding="ascii") as file:
+        file.write('{"tokenizer_class": "BertTokenizer"}')
+    tokenizer = AutoTokenizer.from_pretrained("tokenizer")
+    print("tokenizer is", "fast" if tokenizer.is_fast else "slow", flush=True)
+    train(DataLoader(Rows(), 2))
+
+
 def of_the_hub() -> None:
     """A file that is in the cache, and a hub that does not answer; the timeouts are the user's."""
     os.environ["HF_ENDPOINT"] = black_hole()
@@ -257,6 +288,16 @@ def raise_ddp_timeout() -> None:
     if torch.distributed.get_rank() == 0:
         time.sleep(5.0)
     torch.distributed.barrier()
+    train(DataLoader(Rows(), 2))
+    torch.distributed.destroy_process_group()
+
+
+def stagger_start() -> None:
+    """Two ranks make one folder: whoever looks before the other has made it fails."""
+    if not os.path.isdir("cache"):
+        time.sleep(2.0)
+        os.mkdir("cache")
+    torch.distributed.init_process_group("gloo")
     train(DataLoader(Rows(), 2))
     torch.distributed.destroy_process_group()
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from tests.support import (
     run_program,
     run_wtrain,
     sentence,
+    start_wtrain,
+    wait_until,
     write_fast_config,
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
@@ -185,6 +188,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"variables": {"HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DOWNLOAD_TIMEOUT": "2"}},
     ),
     "xet-off": (HANGS, {}),
+    "safetensors-off": (CRASHES, {}),
     "omp-1": (HANGS, {}),
     "wandb-offline": (HANGS, {}),
     "no-compile": (HANGS, {}),
@@ -198,6 +202,9 @@ OWN_TEST = {
     "loader-timeout": "test_a_silent_worker_becomes_an_error",
     "clear-stale-lock": "test_a_lock_of_a_dead_process_of_this_run_is_removed",
     "raise-ddp-timeout": "test_a_slow_rank_0_is_waited_for",
+    "tokenizers-slow": "test_a_tokenizer_is_slow_where_transformers_has_one",
+    "stagger-start": "test_ranks_of_a_machine_start_one_after_the_other",
+    "celery-solo": "test_a_celery_worker_trains_in_its_own_process",
     "cpu-not-mps": "test_a_setting_of_a_mac_reaches_the_training",
 }
 ONLY_ARRIVES = (
@@ -361,6 +368,76 @@ def test_a_slow_rank_0_is_waited_for(tmp_path: Path) -> None:
     said = run.only("remedy_taken")
     assert said["took"], said
     assert sentence(said["why"]) == "timeout 0:00:02 -> 2:00:00"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_ranks_of_a_machine_start_one_after_the_other(tmp_path: Path) -> None:
+    """Rank 1 finds the folder that rank 0 has made, instead of making it, too."""
+    command = torchrun_case("stagger-start")
+    alone = run_wtrain("run", "--max-restarts", "0", "--", *command, cwd=tmp_path / "alone")
+    assert "FileExistsError" in alone.stderr + alone.stdout, alone.describe()
+    assert alone.returncode != 0
+    run = with_remedies(tmp_path / "with", ["stagger-start"], *command)
+    assert run.stdout.count("finished stagger-start") == 2, run.describe()
+    assert run.only("remedy_taken")["took"], run.describe()
+    lines = run_wtrain("logs", "--milestones", cwd=tmp_path / "with").stdout.splitlines()
+    (waited,) = [line for line in lines if "wait for local rank 0, took " in line]
+    assert "[R1/2][LR1]" in waited
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("remedy", [None, "celery-solo"])
+def test_a_celery_worker_trains_in_its_own_process(remedy: str | None, tmp_path: Path) -> None:
+    """A pool hangs: its process waits for threads of the worker. In the worker itself it ends."""
+    pytest.importorskip("celery")
+    worker = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", "-P", "prefork"]
+    run = start_wtrain(
+        "run", "--config", str(write_fast_config(tmp_path)), "--on-stall", "stop",
+        *asked([remedy] if remedy else []), "--", *worker, "-c", "2", "--loglevel", "info",
+        cwd=tmp_path, env={"PYTHONPATH": str(PROGRAMS), "WARM": "1", "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    wait_until(lambda: " ready." in run.stderr, 90, "the worker is ready")
+    send = [sys.executable, str(PROGRAMS / "celery_tasks.py"), "compute"]
+    subprocess.run(send, cwd=tmp_path, env=run.env, check=True, timeout=90)
+    if remedy is None:
+        done = run.result(120)
+        assert done.returncode == 75, done.describe()
+        return
+    wait_until(lambda: "succeeded in" in run.stderr, 90, "the task is done")
+    run_wtrain("stop", cwd=tmp_path, timeout_s=60).check(0)
+    done = run.result(60)
+    assert "mingle: " not in done.stderr, done.describe()
+    told = done.only("remedy_taken")
+    assert told["took"], told
+    assert sentence(told["why"]) == "pool prefork -> solo, without gossip and mingle"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_tokenizer_is_slow_where_transformers_has_one(tmp_path: Path) -> None:
+    """Transformers 4 has both kinds; 5 has the fast ones only, and that is said."""
+    has_slow = int(version("transformers").split(".", maxsplit=1)[0]) < 5
+    code, out = finish(start_case(fresh(tmp_path / "without"), "tokenizers-slow"), 60)
+    assert (code, "tokenizer is fast" in out) == (0, True), out
+    training = fresh(tmp_path / "with")
+    code, out = finish(start_case(training, "tokenizers-slow", "tokenizers-slow"), 60)
+    assert (code, "tokenizer is slow" in out) == (0, has_slow), out
+    answers = [note["settings"].get("tokenizers-slow") for note in training.all_notes()]
+    assert [answer["took"] for answer in answers if answer] == [has_slow], answers
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(220)
+def test_what_finds_nothing_to_change_says_so(tmp_path: Path) -> None:
+    """One process, no worker, weights of safetensors only: the training goes on as it is."""
+    names = ["stagger-start", "celery-solo", "safetensors-off", "tokenizers-slow"]
+    command = program_command("remedy_cases.py", "safetensors-off", "--only")
+    run = with_remedies(tmp_path, names, *command)
+    told = {event["remedy"]: event["took"] for event in run.of_type("remedy_taken")}
+    assert told == dict.fromkeys(names, False), run.describe()
+    assert "finished safetensors-off" in run.stdout
 
 
 @pytest.mark.slow

@@ -46,7 +46,12 @@ CLIENT = "tests/processes/test_client_"
 CASES = {
     "hugging-face": (
         HUGGING_FACE,
-        (f"{CLIENT}trainer.py", f"{CLIENT}places.py", "tests/scenarios/test_hf.py"),
+        (
+            f"{CLIENT}trainer.py",
+            f"{CLIENT}places.py",
+            "tests/scenarios/test_hf.py",
+            "tests/scenarios/test_remedies.py::test_a_tokenizer_is_slow_where_transformers_has_one",
+        ),
         "",
     ),
     "lightning": (("lightning",), (f"{CLIENT}lightning.py",), ""),

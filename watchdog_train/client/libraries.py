@@ -37,6 +37,7 @@ _MODULES = {
     "transformers.trainer": ("transformers", "transformers"),
     "transformers.modeling_utils": ("pretrained", "transformers"),
     "transformers.tokenization_utils_base": ("pretrained", "transformers"),
+    "transformers.models.auto.tokenization_auto": ("auto_tokenizer", "transformers"),
     "lightning.pytorch": ("lightning", "lightning"),
     "pytorch_lightning": ("pytorch_lightning", "pytorch_lightning"),
     "accelerate.accelerator": ("accelerate", "accelerate"),
@@ -52,6 +53,7 @@ _MODULES = {
     "keras": ("keras", "keras"),
     "tensorflow": ("tensorflow", "tensorflow"),
     "celery.signals": ("celery", "celery"),
+    "celery.apps.worker": ("celery_worker", "celery"),
     "argparse": ("argparse", "python"),
 }
 # module -> hook, library, and its versions
@@ -62,6 +64,7 @@ HOOKS = {
 QUICK = (
     "argparse",
     "celery.signals",
+    "celery.apps.worker",
     "filelock",
     "torch.utils.file_baton",
     "safetensors.torch",

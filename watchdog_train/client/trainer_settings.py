@@ -99,7 +99,15 @@ def _evaluation_batch(_, arguments):
 
 
 # The batch of the training goes first: that of the evaluation follows it.
+def _no_safetensors(_, arguments):
+    if not hasattr(arguments, "save_safetensors"):
+        return False, "this Trainer saves nothing else"
+    arguments.save_safetensors = False
+    return True, "save_safetensors=False"
+
+
 _ARGUMENTS = {
+    "safetensors-off": _no_safetensors,
     "batch-halve-accumulate": _halve,
     "eval-batch": _evaluation_batch,
     "no-eval": _no_evaluation,

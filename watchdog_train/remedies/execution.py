@@ -48,6 +48,24 @@ EXECUTION = (
         script_line='os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before the import',
     ),
     Remedy(
+        id="stagger-start",
+        summary="lets the ranks of a machine start one after the other",
+        in_process=in_process("stagger-start", seconds=20),
+        precondition="ranks of torchrun or accelerate launch; each waits at its first import until "
+        "the one before it calls init_process_group or trains, at most 20 s for each",
+        may_break="nothing; the start takes longer",
+        script_line='time.sleep(20 * int(os.environ.get("LOCAL_RANK", 0)))  # before the imports',
+    ),
+    Remedy(
+        id="celery-solo",
+        summary="runs the tasks of a Celery worker in its own process, without gossip and mingle",
+        in_process=in_process("celery-solo"),
+        precondition="a worker of Celery that trains in tasks, but not with eventlet or gevent",
+        may_break="one task at a time; limits of a task's time and revoking it have no effect, and "
+        "a broker may miss its heartbeats during a long one",
+        script_line="celery -A app worker --pool solo --without-gossip --without-mingle",
+    ),
+    Remedy(
         id="nccl-p2p-off",
         summary="keeps NCCL off direct transfers between GPUs",
         **variables("nccl-p2p-off", NCCL_P2P_DISABLE="1"),

@@ -76,6 +76,27 @@ LOADING = (
         script_line='os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before the import',
     ),
     Remedy(
+        id="tokenizers-slow",
+        summary="takes tokenizers without threads of their own",
+        in_process=in_process("tokenizers-slow"),
+        precondition="AutoTokenizer of transformers 4, for models with a slow tokenizer; "
+        "transformers 5 has fast ones only, so it has no effect there: tokenizers-off",
+        changes="a slow tokenizer may split some texts in another way",
+        may_break="nothing; what the slow tokenizer refuses is left to the fast one, and "
+        "tokenising takes much longer",
+        script_line="AutoTokenizer.from_pretrained(..., use_fast=False)",
+    ),
+    Remedy(
+        id="safetensors-off",
+        summary="reads and writes weights without safetensors",
+        in_process=in_process("safetensors-off"),
+        precondition="from_pretrained of a model that has other weights (pytorch_model.bin), and "
+        "saves of the Trainer of transformers 4; without either it has no effect",
+        may_break="nothing; such files are pickles, so only those of somebody you trust",
+        script_line="AutoModel.from_pretrained(..., use_safetensors=False)\n"
+        "TrainingArguments(..., save_safetensors=False)  # with a Trainer of transformers 4",
+    ),
+    Remedy(
         id="hf-offline",
         summary="takes models and data from the local cache only",
         **variables("hf-offline", HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1"),

@@ -39,8 +39,6 @@ USER_FIXES: Mapping[str, str] = {
     "torch.distributed.checkpoint.",
     "single-process": "Run on one process to see whether the code or the communication is to "
     "blame: CUDA_VISIBLE_DEVICES=0 python train.py.",
-    "tokenizers-slow": "Use a tokenizer without threads: AutoTokenizer.from_pretrained(..., "
-    "use_fast=False) with transformers 4; transformers 5 has only fast ones (tokenizers-off).",
     "upgrade-library": "Upgrade the library that the explanation names: later versions have "
     "mended this hang.",
 }

@@ -94,7 +94,10 @@ def _start():
         return
     if sys.version_info < (3, 8):
         return
-    sys.meta_path.insert(0, _Finder())
+    finder = _Finder()
+    if "celery-solo" in os.environ.get("WTRAIN_SETTINGS", ""):
+        finder.watched |= {"celery"}  # its worker may import torch in a task only
+    sys.meta_path.insert(0, finder)
     # What a terminal gives; PYTHONUNBUFFERED would tear lines that ranks share.
     if sys.stdout is not None and not sys.stdout.isatty():
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
