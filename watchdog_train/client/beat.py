@@ -89,7 +89,11 @@ def mark(name):
 
 
 def resume_path():
-    """Path of the checkpoint to go on from, None when there is none."""
+    """Path of the checkpoint to resume from, None when there is none."""
+    try:
+        slot.words[L.W_LOAD_BEGUN] |= 3 if slot.resume_from else 2
+    except Exception:
+        pass
     return slot.resume_from
 
 

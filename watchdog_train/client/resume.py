@@ -308,7 +308,7 @@ def injected():
         step = order().get("step")
         # That it was loaded is news also where nobody knows its step.
         slot.words[L.W_RESUMED_STEP] = 1 + (max(0, step) if isinstance(step, int) else 0)
-        slot.words[L.W_LOAD_BEGUN] = 1
+        slot.words[L.W_LOAD_BEGUN] |= 1
         notes.note("resumed from " + order()["path"])
     except Exception:
         pass
@@ -330,7 +330,7 @@ def load_begins(source):
             return None
         found = _is_wanted(source, wanted["path"])
         if found:
-            slot.words[L.W_LOAD_BEGUN] = 1
+            slot.words[L.W_LOAD_BEGUN] |= 1
         return found
     except Exception:
         return None

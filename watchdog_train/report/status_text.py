@@ -257,7 +257,7 @@ def _attempt_line(state: State, live: Live) -> str:
     used = attempt.plan.checkpoint
     if used is not None:
         step = f"step {words.number(used.step)}" if used.step is not None else "its step unknown"
-        handed = attempt.plan.resume_via in ("hook", "argv")
+        handed = attempt.plan.resume_via in ("hook", "argv", "api")
         meant = "was to resume from" if attempt.ended else "to resume from"
         meant = meant if handed else "its script decides; newest checkpoint:"
         told = {"verified": "resumed from", "contradicted": "did not resume from"}

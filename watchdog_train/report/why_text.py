@@ -145,6 +145,7 @@ SENTENCES: dict[WhyCode, str] = {
     "not-through-program": "a shell script or another program starts it and may not pass an option "
     "on: if it does, --resume-arg names the option",
     "resume-adds": "a restart adds {option} to the command",
+    "resume-by-api": "the script asks watchdog_train.resume_path() for the newest valid checkpoint",
     "resume-by-hook": "a restart hands the newest valid checkpoint to the Trainer",
     "resume-later": "not known before the first step, which shows the script's options",
     "resume-unknown": "no way is known: unless the script resumes by itself, a restart begins at "

@@ -116,7 +116,8 @@ def _named(
     of_name = [run for run in here if run.name == run_ref and run.stamp]
     if of_name := of_name or [run for run in known if run.name == run_ref and run.stamp]:
         return of_name[-1]
-    of_prefix = [run for run in known if run.run_id.startswith(run_ref)]
+    begins = [run for run in here if run.run_id.startswith(run_ref)]
+    of_prefix = begins or [run for run in known if run.run_id.startswith(run_ref)]
     if len(of_prefix) == 1:
         return of_prefix[0]
     if of_prefix:

@@ -148,6 +148,8 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
         step=_step(words),
         own_began=_own_began(words),
+        load_begun=bool(words[layout.W_LOAD_BEGUN] & 1),
+        asks_for_path=bool(words[layout.W_LOAD_BEGUN] & 2),
         total_steps=_total_steps(words),
         phase=_PHASES[phase] if phase < len(_PHASES) else "unknown",
         last_beat_ns=max(words[word] for word in (layout.W_LAST_BEAT_NS, *layout.ARRIVAL_WORDS)),
@@ -169,7 +171,7 @@ _AS_IT_IS = _words_of(
     "pid", "start", "attempt", "phase_entries", "milestone", "batch_ns", "backward_ns",
     "backward_end_ns", "expect_until_ns", "saves_begun", "saves_ended", "save_answered",
     "stop_answered", "save_refused", "stop_refused", "dump_answered", "settings_taken",
-    "train_ordinal", "load_begun", "continued",
+    "train_ordinal", "continued",
 )  # fmt: skip
 _LESS_ONE = _words_of("rank", "local_rank", "worker", "resumed_step", "first_step", "began_anew")
 """Words in which zero means "not said"."""

@@ -103,7 +103,9 @@ class SlotReading(Value):
     """The framework's step after the first one of the newest training, None before it."""
     own_began: int | None = None
     """The step after the first one of this process, by a count that the training keeps itself."""
-    load_begun: int = 0
+    load_begun: bool = False
+    asks_for_path: bool = False
+    """It has called resume_path()."""
     """1: it has begun to load the checkpoint that it is to resume from."""
     continued: int = 0
     """1: at its first save its own count was above that of the checkpoint."""

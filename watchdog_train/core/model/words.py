@@ -34,7 +34,7 @@ Phase = Literal[
 RemedyKind = Literal["execution", "training", "device"]
 
 
-ResumeVia = Literal["hook", "argv", "env", "script", "none"]
+ResumeVia = Literal["hook", "argv", "api", "env", "script", "none"]
 
 
 ResumeVerdict = Literal["verified", "not-confirmed", "contradicted"]

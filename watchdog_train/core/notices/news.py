@@ -69,6 +69,7 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
                     policy.recovery.resume_arg,
                     observation.resume_options or state.resume_options,
                     max(slot.train_ordinal for _, slot in ranks),
+                    asks=any(slot.asks_for_path for _, slot in ranks),
                 ),
                 can_save=any(slot.can_save for _, slot in ranks),
             )

@@ -13,8 +13,10 @@ from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Why
 
 BY_A_CHECKPOINT = (None, "nan-loss")
 """Causes that a checkpoint may have; any other is known not to be its fault: a port, a GPU."""
-LOADS_SEEN = ("hf", "lightning", "accelerate", "torch", "safetensors")
+LOADS_SEEN = ("hf", "lightning", "accelerate")
 """Formats whose loading is hooked: an attempt in which none began has not failed by it."""
+SEEN_IF_NOTED = ("torch", "safetensors")
+"""The same where a hook has noted the save; other scripts may read these files by themselves."""
 TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
 
@@ -85,7 +87,9 @@ def may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
 def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
     """Whether it may have failed by its checkpoint, which was loaded as far as anybody knows."""
     plan = attempt.plan.checkpoint
-    watched = plan is not None and plan.format in LOADS_SEEN and attempt.first_beat_s is not None
+    noted = plan is not None and plan.format in SEEN_IF_NOTED and plan.how_checked == "recorded"
+    seen = noted or (plan is not None and plan.format in LOADS_SEEN)
+    watched = seen and attempt.first_beat_s is not None
     # What an attempt says last may be lost; one that failed the same way may have said it.
     alike = [one for one in attempts if _end(one) == _end(attempt)]
     began = any(one.began or one.load_begun for one in alike if one.plan.checkpoint is not None)

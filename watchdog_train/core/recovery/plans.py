@@ -228,6 +228,9 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
     found: tuple[Why, ...] = ()
     if resume_arg == AUTO_RESUME and (template := auto_option(argv, options)) is not None:
         found = (Why("parser-knows"),)
+    asks = state.resume_way is not None and state.resume_way.code == "resume-by-api"
+    if template is None and asks:
+        return Resume(argv=argv, via="api", why=from_it)
     if template is None:
         why = newest.plus(Why("only-variable"), *_suggestion(state, resume_arg), *_put_back(chosen))
         return Resume(argv=argv, via="env", why=why)
@@ -273,7 +276,14 @@ def auto_option(argv: Sequence[str], options: Sequence[str]) -> str | None:
     return sure_option([each for each in options if " " in each or "=" in each] if reaches else ())
 
 
-def way(state: State, resume_arg: str | None, options: Sequence[str], trainings: int | None) -> Why:
+def way(
+    state: State,
+    resume_arg: str | None,
+    options: Sequence[str],
+    trainings: int | None,
+    *,
+    asks: bool = False,
+) -> Why:
     """How a restart will resume, as far as that is known before one.
 
     Args:
@@ -281,6 +291,7 @@ def way(state: State, resume_arg: str | None, options: Sequence[str], trainings:
         resume_arg: the setting.
         options: of the script's own parser.
         trainings: that a framework has begun; None before the first step.
+        asks: the script has called resume_path().
     """
     receiver, own = script_words(state.argv).receiver, own_resume_option(state.argv)
     if resume_arg not in (None, AUTO_RESUME) and receiver != "nobody":
@@ -289,6 +300,8 @@ def way(state: State, resume_arg: str | None, options: Sequence[str], trainings:
         return Why("option-decides", option=own)
     if trainings:
         return Why("resume-by-hook")
+    if asks:
+        return Why("resume-by-api")
     if resume_arg == AUTO_RESUME and (option := auto_option(state.argv, options)) is not None:
         return Why("resume-adds", option=option).plus(Why("parser-knows"))
     if trainings is None and receiver == "script":
