@@ -181,10 +181,8 @@ def remedies_page() -> str:
 
 def _remedy(remedy: Remedy) -> Iterator[str]:
     yield from ("", f"### {remedy.id}", "")
-    how = "only with `--allow`" if remedy.needs_allow else "by itself"
-    if remedy.kind == "device":
-        how = "where the explanation names the device"
-    elif remedy.kind == "training":
+    how = "where the explanation names the device" if remedy.kind == "device" else "by itself"
+    if remedy.needs_allow or remedy.kind == "training":
         how = "only with `--allow`"
     once = "; for one attempt only" if remedy.evidence_only else ""
     yield f"*{remedy.kind}, {how}{once}*: {remedy.summary}."
@@ -192,6 +190,8 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
     if remedy.env:
         sets = " ".join(f"{name}={value}" for name, value in remedy.env.items())
         yield f"- sets: `{sets}`"
+    if remedy.number:
+        yield f"- number: `--with {remedy.id}=N`; {remedy.number} unless given"
     if remedy.precondition:
         yield f"- when: {remedy.precondition}"
     yield f"- changes: {remedy.changes}"

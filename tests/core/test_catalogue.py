@@ -122,6 +122,31 @@ def test_wrong_names_are_refused_all_at_once():
     refuse_unknown(Policy())
 
 
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("skip-bad-batches=20", None),
+        ("skip-bad-batches=0", "--with skip-bad-batches=0: takes a whole number from 1, such as"),
+        ("skip-bad-batches=", "takes a whole number from 1, such as skip-bad-batches=100"),
+        ("skip-bad-batches=2.5", "takes a whole number from 1"),
+        ("spawn=3", "--with spawn: takes no number"),
+        ("skip-bad-batch=3", "did you mean skip-bad-batches?"),
+    ],
+)
+def test_a_number_is_checked(word, problem):
+    """ID=N, for a remedy that takes one; `wtrain remedies` shows which do."""
+    policy = Policy(recovery=Recovery(with_remedies=(word,)))
+    if problem is None:
+        return refuse_unknown(policy)
+    with pytest.raises(WtrainError) as caught:
+        refuse_unknown(policy)
+    assert len(caught.value.message.splitlines()) == 1
+    assert problem in caught.value.message
+    text = CliRunner().invoke(remedies, []).stdout
+    assert "number: --with skip-bad-batches=N; 100 unless given" in text
+    return None
+
+
 def test_remedies_command_lists_all():
     """Every remedy and every fix, for people and for programs."""
     text = CliRunner().invoke(remedies, [])

@@ -47,7 +47,9 @@ def _lines(remedy: Remedy, *, present: bool) -> list[str]:
     lines = [f"{remedy.id} ({remedy.kind}, {use}{missing}): {remedy.summary}"]
     if remedy.env:
         lines.append(_wrapped("sets: " + " ".join(f"{k}={v}" for k, v in remedy.env.items())))
+    number = f"--with {remedy.id}=N; {remedy.number} unless given" if remedy.number else ""
     said = {
+        "number": number,
         "when": remedy.precondition,
         "changes": remedy.changes,
         "may break": remedy.may_break,

@@ -21,6 +21,7 @@ def apply(torch):
     if any(identifier in settings.wanted() for identifier in _LOADER):
         _patch_loader()
     settings.attempted("file-system-sharing", _file_system_sharing)
+    settings.prepare("skip-bad-batches", "bad_batches", "apply", torch)
 
 
 def without_processes(original, args, kwargs):

@@ -6,7 +6,9 @@ training_settings, trainer_settings, locks.
 """
 
 import os
+import sys
 
+from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, slot
 
 _wanted = None  # type: dict | None
@@ -84,3 +86,30 @@ def apply(torch):
     training_settings.apply(torch)
     loader_settings.apply(torch)
     batch_settings.apply(torch)
+    threading = sys.modules.get("threading")
+    register = getattr(threading, "_register_atexit", None)
+    if register is not None:  # it is called before the slot is closed
+        register(_at_the_end)
+
+
+def prepare(identifier, module, function, *arguments):
+    """Prepare a setting of a module of its own; it tells once it has something to change."""
+    if parameters(identifier) is not None:
+        try:
+            full = "watchdog_train.client." + module
+            __import__(full)
+            getattr(sys.modules[full], function)(*arguments)
+        except Exception as error:
+            report(identifier, False, type(error).__name__ + ": " + str(error)[:200])
+
+
+def _at_the_end():
+    """Say so of a training in which a setting has found nothing to change."""
+    try:
+        if any(slot.words[word] for word in (L.W_OPTIMIZER_STEPS, L.W_MICRO_BATCHES)):
+            for identifier in wanted():
+                if identifier not in notes.answered():
+                    report(identifier, False, "the training had nothing that it changes")
+            notes.flush(now=True)
+    except Exception:
+        pass

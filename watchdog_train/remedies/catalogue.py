@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.remedy_spec import parted
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.consequential import DEVICE, TRAINING
 from watchdog_train.remedies.execution import EXECUTION
@@ -46,12 +47,15 @@ def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
         WtrainError: unknown ids, ids of another platform, or one both asked for and forbidden.
     """
     recovery = policy.recovery
+    asked = dict(map(parted, recovery.with_remedies))
+    wrong = {word: why for word, number in asked.items() if (why := _not_that_number(word, number))}
     problems = [
-        *_unknown("--with", recovery.with_remedies, CATALOGUE),
+        *(f"--with {why}" for why in wrong.values()),
+        *_unknown("--with", [word for word in asked if word not in wrong], CATALOGUE),
         *_unknown("--without", recovery.without_remedies, CATALOGUE),
         *_unknown("--allow", recovery.allow, (*CATALOGUE, *KINDS)),
     ]
-    for name in recovery.with_remedies:
+    for name in asked:
         if name in CATALOGUE and platform not in CATALOGUE[name].platforms:
             problems.append(f"--with {name}: does nothing on {platform}")
         if name in recovery.without_remedies:
@@ -62,6 +66,15 @@ def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
             hint="`wtrain remedies` lists them",
             reference="remedy-unknown",
         )
+
+
+def _not_that_number(word: str, number: int | None) -> str:
+    """What is wrong with the number of `ID=N`, "" where nothing is."""
+    name, sign, _ = word.partition("=")
+    takes = CATALOGUE[name].number if name in CATALOGUE else None
+    if takes is None:
+        return f"{name}: takes no number" if name in CATALOGUE and (sign or number) else ""
+    return f"{word}: takes a whole number from 1, such as {name}={takes}" if sign else ""
 
 
 def _unknown(option: str, names: Iterable[str], known: Collection[str]) -> list[str]:

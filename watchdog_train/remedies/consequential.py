@@ -21,6 +21,20 @@ DEVICE = (
 
 TRAINING = (
     Remedy(
+        id="skip-bad-batches",
+        kind="training",
+        summary="leaves out batches that cannot be read or moved, at most 100, and tells of each",
+        in_process=in_process("skip-bad-batches", n=100),
+        precondition="a DataLoader of torch, and moving by accelerate, Trainer or Lightning, not "
+        "by a loop of your own; no iterable dataset with workers or that ends with its first "
+        "error; counted in each process and attempt; a dead worker, a lack of memory or files, a "
+        "CUDA error and an epoch without a good batch are raised",
+        changes="bad examples, and those of their batch, are not learnt; several ranks and "
+        "Lightning, which count batches, get another one once more",
+        may_break="hides a mistake in the data",
+        script_line="catch the error in the dataset's __getitem__ and return another example",
+    ),
+    Remedy(
         id="batch-halve-accumulate",
         kind="training",
         summary="halves the batch and doubles the accumulation, so that a step sees as much",

@@ -241,7 +241,7 @@ def _settings(history: History) -> Section | None:
             if use.id in said:
                 took, why = said[use.id]
                 effect = f"{'in effect' if took else 'NOT in effect'}: {why_text(why)}"
-            rows.append((str(record.attempt), clean(use.id, 60), why_text(use.why), effect))
+            rows.append((str(record.attempt), clean(use.word, 60), why_text(use.why), effect))
     if not rows:
         return None
     header = ("attempt", "setting", "why", "effect")

@@ -123,7 +123,7 @@ def run_again(state: State) -> str:
     # Asked for by --with, what was applied in part would be applied as a whole.
     refused = set(attempt.reported) - set(attempt.taken)
     kept = [use for use in attempt.plan.remedies if use.id not in refused and not use.in_part]
-    found = [word for use in kept if use.id not in state.options for word in ("--with", use.id)]
+    found = [word for use in kept if use.word not in state.options for word in ("--with", use.word)]
     return _run_line((*state.options, *found), attempt.plan.argv)
 
 

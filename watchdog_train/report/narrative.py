@@ -313,7 +313,7 @@ def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
         yield f"next: {why_text(plan.why)}"
     for use in plan.remedies:
         if use.id not in known:
-            yield f"setting changed: {clean(use.id, 60)} ({use.kind}): {why_text(use.why)}"
+            yield f"setting changed: {clean(use.word, 60)} ({use.kind}): {why_text(use.why)}"
     if dropped := sorted(known - {use.id for use in plan.remedies}):
         yield f"settings taken back: {words.listed([clean(name, 60) for name in dropped])}"
 

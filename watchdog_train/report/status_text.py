@@ -383,7 +383,7 @@ def _settings_line(state: State) -> str:
         return ""
     said = dict.fromkeys(attempt.reported, "did not take")
     said |= dict.fromkeys(attempt.taken, "in effect")
-    told = [f"{clean(use.id, 60)} ({said.get(use.id, 'set')})" for use in attempt.plan.remedies]
+    told = [f"{clean(use.word, 60)} ({said.get(use.id, 'set')})" for use in attempt.plan.remedies]
     return ", ".join(told)
 
 

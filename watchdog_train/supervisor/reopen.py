@@ -18,6 +18,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.remedy_spec import parted
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
@@ -296,7 +297,9 @@ def _policy(
         recovery,
         with_remedies=tuple(dict.fromkeys((*recovery.with_remedies, *with_remedies))),
         without_remedies=tuple(
-            name for name in recovery.without_remedies if name not in with_remedies
+            name
+            for name in recovery.without_remedies
+            if name not in dict(map(parted, with_remedies))
         ),
         allow=tuple(dict.fromkeys((*recovery.allow, *allow))),
         # A run that was only observed is restarted by a person who wants more than a report.

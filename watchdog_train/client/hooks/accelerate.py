@@ -4,9 +4,10 @@ It must not decide anything: when to step, to accumulate or to save stays with t
 """
 
 import os
+import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import milestones, notes, phases, resume, saves
+from watchdog_train.client import milestones, notes, phases, resume, saves, settings
 
 
 def arm(module):
@@ -18,6 +19,8 @@ def arm(module):
             part(accelerator)
         except Exception as error:
             problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    loading = sys.modules["accelerate.data_loader"]
+    settings.prepare("skip-bad-batches", "bad_batches", "of_accelerate", loading)
     if problems:
         raise RuntimeError("; ".join(problems))
 

@@ -31,6 +31,8 @@ def arm(module):
             part(name)
         except Exception as error:
             problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    strategy = sys.modules[name + ".strategies"].Strategy
+    settings.prepare("skip-bad-batches", "bad_batches", "of_lightning", strategy)
     lightning_steps.armed.add(name)
     if problems:
         raise RuntimeError("; ".join(problems))

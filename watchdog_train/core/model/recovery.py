@@ -36,6 +36,13 @@ class RemedyUse(Value, omit_defaults=True):
     """Only as far as it needs no permission."""
     experiment: bool = False
     """A fallback setting: nothing that was seen calls for it."""
+    n: int | None = None
+    """The number of `--with ID=N`."""
+
+    @property
+    def word(self) -> str:
+        """What --with takes for it."""
+        return self.id if self.n is None else f"{self.id}={self.n}"
 
 
 class GuiltyNode(Value):

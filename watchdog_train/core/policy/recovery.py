@@ -114,7 +114,8 @@ class Recovery(Section):
         ),
     ] = "stop"
     with_remedies: Annotated[
-        tuple[str, ...], Meta(description="remedies applied from the first attempt")
+        tuple[str, ...],
+        Meta(description="remedies applied from the first attempt: ids, or ID=N with a number"),
     ] = ()
     without_remedies: Annotated[tuple[str, ...], Meta(description="remedies never applied")] = ()
     allow: Annotated[

@@ -22,7 +22,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.crashes import Crash
 from watchdog_train.core.recovery.plans import Choice, choose_checkpoint
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedy_spec import RemedySpec, parted
 
 EARLY_LIMIT = 2
 """Attempts of one plan that end before their first step."""
@@ -131,10 +131,10 @@ def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey | 
 
 
 def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...]:
-    """Remedies of --with that exist here and are not forbidden."""
+    """Remedies of --with that exist here and are not forbidden; of two numbers the last counts."""
     return tuple(
-        RemedyUse(id=name, kind=catalogue[name].kind, why=Why("asked-by-with"))
-        for name in dict.fromkeys(policy.recovery.with_remedies)
+        RemedyUse(id=name, kind=catalogue[name].kind, why=Why("asked-by-with"), n=number)
+        for name, number in dict(map(parted, policy.recovery.with_remedies)).items()
         if name in catalogue and name not in policy.recovery.without_remedies
     )
 

@@ -34,7 +34,7 @@ from watchdog_train.core.recovery.outcome import (
     EXIT_RETRY_ELSEWHERE,
     child_code,
 )
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedy_spec import RemedySpec, parted
 
 __all__ = ["FALLBACK", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
 
@@ -71,10 +71,10 @@ def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]
     """The first attempt: the command as it is, with the remedies the user asked for."""
     uses = asked_for(policy, catalogue)
     known = {use.id for use in uses} | set(policy.recovery.without_remedies)
-    lacking = [name for name in policy.recovery.with_remedies if name not in known]
+    lacking = [word for word in policy.recovery.with_remedies if parted(word)[0] not in known]
     why = Why("first-attempt")
     if uses:
-        why = why.plus(Why("with-remedies", names=tuple(use.id for use in uses)))
+        why = why.plus(Why("with-remedies", names=tuple(use.word for use in uses)))
     if lacking:
         why = why.plus(Why("not-available", names=tuple(lacking)))
     return plans.build(state, 1, why, uses, catalogue, argv=state.argv)

@@ -94,7 +94,8 @@ def build(
         if entry is not None and spec.counts_attempts:
             earlier = sum(use.id in (one.id for one in a.plan.remedies) for a in state.attempts)
             entry = {**entry, "times": earlier + 1}
-        entries.append(entry)
+        if entry is not None:
+            entries.append(entry if use.n is None else {**entry, "n": use.n})
     reference = None
     if checkpoint is not None:
         reference = msgspec.convert(checkpoint, CheckpointRef, from_attributes=True)
@@ -103,7 +104,7 @@ def build(
         why=why,
         argv=tuple(argv),
         env=env,
-        in_process=tuple(entry for entry in entries if entry is not None),
+        in_process=tuple(entries),
         checkpoint=reference,
         resume_via=via,
         remedies=tuple(uses),

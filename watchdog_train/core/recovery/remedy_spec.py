@@ -9,6 +9,14 @@ import msgspec
 from watchdog_train.core.model import RemedyKind, Value
 
 
+def parted(word: str) -> tuple[str, int | None]:
+    """The remedy and the number of `ID` or `ID=N`; without a number what cannot be read as such."""
+    name, _, number = word.partition("=")
+    if number.isascii() and number.isdigit() and len(number) < 10 and int(number):
+        return name, int(number)
+    return word, None
+
+
 class RemedySpec(Value):
     """What the core must know of a remedy; the catalogue adds what a person wants to read."""
 
@@ -32,3 +40,8 @@ class RemedySpec(Value):
     def changes_nothing(self) -> bool:
         """True of a plain retry."""
         return not self.env and self.in_process is None
+
+    @property
+    def number(self) -> int | None:
+        """What it takes where `--with ID=N` says no other; None where it takes no number."""
+        return (self.in_process or {}).get("n")
