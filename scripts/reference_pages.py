@@ -80,6 +80,9 @@ A remedy is one safer setting. A restart applies what the explanation names, one
   `--allow ID`.
 - *device*: which device computes. Applied where the explanation names the device.
 
+What `--allow` names of the last two, or its kind, is tried even where nothing calls for it: after
+what does, and one at a time. `subset` is tried only where it is named itself.
+
 `--with ID` applies one from the first attempt, `--without ID` forbids one. Settings made inside the
 process, and variables that reached it, are reported back: `status` says "in effect" or "NOT in
 effect". Whatever was changed is in the plan of the attempt and in the report, with the line that

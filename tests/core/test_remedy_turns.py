@@ -117,3 +117,24 @@ def test_every_entry_of_a_plan_names_its_remedy() -> None:
     assert len(told) <= 64
     for name in names:
         assert CATALOGUE[name].env.items() <= plan.env.items() or name == "cpu-not-mps"
+
+
+def test_what_is_allowed_comes_after_what_has_grounds_one_at_a_time() -> None:
+    """By its kind or its id; what is for trials by its id only; without leave nothing changes."""
+    unknown = explained(family=None)
+    spent = ("num-workers-0", "omp-1")
+    rows: list[Any] = [("hang/a@5", unknown), ("hang/a@5", unknown)]
+    rows += [(f"hang/a@5 {' '.join(spent)}", unknown)] * 3
+    limits = {"max_restarts": 30}
+    assert isinstance(step(history(*rows), **limits), Stop)
+    assert isinstance(step(history(*rows), allow=("execution",), **limits), Stop)
+    training = [one.id for one in CATALOGUE.values() if one.kind == "training"]
+    training.remove("subset")
+    for number, name in enumerate(training):
+        answer = step(history(*rows), allow=("training",), **limits)
+        assert remedies(answer) == [*spent, *training[: number + 1]]
+        assert isinstance(answer, Restart)
+        assert answer.plan.remedies[-1].experiment
+        rows.append((f"hang/a@5 {' '.join((*spent, *training[:number], name))}", unknown))
+    assert remedies(step(history(*rows), allow=("training",), **limits))[2:] == training  # again
+    assert remedies(step(history(*rows), allow=("subset",), **limits))[-1] == "subset"

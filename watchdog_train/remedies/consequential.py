@@ -91,6 +91,7 @@ TRAINING = (
         kind="training",
         summary="takes the first 1000 examples, of subset=N the first N, for trials",
         in_process=in_process("subset", n=1000),
+        for_trials=True,
         precondition="the train_dataset of a Trainer; a DataLoader, unless it has a sampler that "
         "is not torch's. From the first attempt: no checkpoint of the whole data is resumed",
         changes="what is trained on, and what a DataLoader evaluates",

@@ -99,6 +99,8 @@ def next_step(
         added = _unnamed(case, catalogue)
     if added is None and instead is not None:
         case, added = instead, ()
+    elif added is None or (not added and same_again(case)):
+        added = _permitted(case, catalogue) or added
     if added is None and state.just_reopened:
         added = ()  # asked for by a person, who knows what has changed since
     if added is None:
@@ -247,6 +249,17 @@ def _fallback(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUs
         if _may_try(case, spec) and _allowed(case, spec, named=False)
     )
     return uses or None
+
+
+def _permitted(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+    """The next of those that change the training, or its device, and that the user has allowed."""
+    allow = case.policy.recovery.allow
+    for spec in catalogue.values():
+        allowed = spec.id in allow or (spec.kind in allow and not spec.for_trials)
+        if spec.kind != "execution" and allowed and _may_try(case, spec):
+            use = RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback"), experiment=True)
+            return (use,)
+    return None
 
 
 def _restart(

@@ -31,6 +31,8 @@ class RemedySpec(Value):
     """The entry of a remedy that must be allowed, as far as it needs no permission."""
     needs_allow: bool = False
     """Never by itself although its kind would be."""
+    for_trials: bool = False
+    """It leaves most of the training out: only by its own id, never by its kind."""
     counts_attempts: bool = False
     """It goes one step further in each attempt: its entry says the how many-th it is (`times`)."""
     evidence_only: bool = False
