@@ -51,7 +51,7 @@ def _patch_batches(torch, iterator):
         try:
             if torch.is_grad_enabled():
                 _seen["batch"] = getattr(self._index_sampler, "batch_size", None) or 0
-            if times and "input_ids" in batch and hasattr(batch, "items"):
+            if times and hasattr(batch, "items") and "input_ids" in batch:
                 batch = _shorter(batch, times)
         except Exception as error:
             notes.note("a batch was left as it is: " + type(error).__name__)
