@@ -31,7 +31,7 @@ def _wait(entry):
     if not _is_first_of(local_rank):
         return True, "already waited in another process of this rank"
     began = time.monotonic()
-    limit_s = float(entry.get("n", entry.get("seconds", 20))) * local_rank
+    limit_s = int(entry.get("n", 20)) * local_rank
     place = milestones.begin("wait for local rank " + str(local_rank - 1))
     seen = None
     passed = False
