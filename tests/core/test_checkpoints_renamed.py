@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.checkpoint_samples import look, torch_zip, write_files, write_hf
 from watchdog_train.checkpoints.keep import KeepRequest, keep
+from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.client import saves as client_saves
 from watchdog_train.core.model import SaveRecord
 
@@ -101,6 +103,93 @@ def of_a_trainer(out: Path) -> tuple[SaveRecord, str]:
     record = noted(out / "tmp-checkpoint-80", kind="hf")
     os.rename(out / "tmp-checkpoint-80", out / "checkpoint-80")
     return record, "checkpoint-80"
+
+
+def to_another_file_system(out: Path) -> tuple[SaveRecord, str]:
+    record = copied_with_its_times(out)[0]
+    (out / "gen-80").mkdir()
+    shutil.copy2(out / "step_80.pt", out / "gen-80" / "state.pt")
+    return record, "gen-80/state.pt"
+
+
+@pytest.mark.parametrize("moved", [to_another_file_system, copied_with_its_times])
+@pytest.mark.parametrize("named", ["cwd", "command", "linked"])
+def test_a_save_that_was_moved_to_another_file_system_is_found_below_the_working_directory(
+    tmp_path: Path, moved: Callable[[Path], tuple[SaveRecord, str]], named: str
+) -> None:
+    """As a copy with its size and time, the same name first; a copy that wtrain kept is none."""
+    work, out = tmp_path / "work", tmp_path / "far" / "out"
+    for each in (work, out):
+        each.mkdir(parents=True)
+    record, name = moved(out)
+    far = tmp_path / "scratch" / "gone"
+    record = replace(record, path=str(far / "state.pt"), inodes=())
+    kept = work / "runs" / "x-1"
+    write_files(kept, {"events.jsonl": b""})
+    (kept / "attempts").mkdir()
+    shutil.copy2(out / name, kept / "state.pt")
+    where = {"cwd": {"cwd": str(out)}, "command": {"argv": ("a", f"--x={out}"), "cwd": str(work)}}
+    (work / "snapshots").symlink_to(out)
+    asked = where.get(named, {"cwd": str(work)})
+    found = look(tmp_path / "none", saves=(record,), **asked)
+    assert [(os.path.realpath(one.path), one.how_checked) for one in found][:1] == [
+        (str(out / name), "recorded")
+    ]
+
+
+def test_saves_that_are_nowhere_are_told(tmp_path: Path) -> None:
+    """Unless something newer is there: a training removes its old ones."""
+    records = [saved(tmp_path / f"scratch-{n}" / "state.pt", at_s=n) for n in (1, 2)]
+    for record in records:
+        shutil.rmtree(Path(record.path).parent)
+    request = SurveyRequest(saves=tuple(records), cwd=str(tmp_path), settle_s=0.0)
+    said = (
+        f"2 noted saves are gone from {tmp_path}/scratch-2; --checkpoints DIR names where to look"
+    )
+    assert survey(request).gone == said
+    newer = saved(tmp_path / "ckpt.pt")
+    assert survey(replace(request, saves=(*records, newer))).gone is None
+
+
+@pytest.mark.parametrize(
+    "name", ["mb0030.tar", "mb0030.pkl", "mb0030.model", "mb0030.bin", "mb0030", "mb0030.state"]
+)
+def test_a_noted_save_is_a_checkpoint_whatever_its_suffix(tmp_path: Path, name: str) -> None:
+    """Without a note by its first bytes, where the suffix is a usual one."""
+    record = saved(tmp_path / "sweep1" / name)
+    write_files(tmp_path / "sweep1", {f"data{Path(name).suffix}": b"PK\3\4 of another kind"})
+    noted_ones = look(tmp_path, saves=(record,))
+    assert [(one.path, one.how_checked) for one in noted_ones] == [(record.path, "recorded")]
+    assert look(tmp_path, saves=(record,), level="noted")[0].path == record.path
+    unknown = name.endswith(".state")
+    assert [one.path for one in look(tmp_path)] == [record.path] * (not unknown)
+
+
+def test_a_file_of_a_framework_and_one_that_is_being_written_are_no_checkpoints(
+    tmp_path: Path,
+) -> None:
+    """Though each was noted."""
+    folder = write_hf(tmp_path, 20)
+    part, shard = saved(folder / "extra.state"), saved(tmp_path / "dcp" / "__0_0.distcp")
+    cut = saved(tmp_path / "state.part")
+    found = look(tmp_path, saves=(part, shard, cut))
+    assert {one.path: one.whole for one in found} == {
+        str(folder): True, str(tmp_path / "dcp"): False, cut.path: False,
+    }  # fmt: skip
+
+
+def test_an_open_file_that_was_noted_before_it_was_closed(tmp_path: Path) -> None:
+    """It goes before older saves if it is whole by itself; under the name that it has now."""
+    older = saved(tmp_path / "sweep1" / "mb0040.pth", at_s=1.0)
+    opened = replace(saved(tmp_path / "sweep2" / "tmp", at_s=2.0, step=50), files={})
+    os.rename(opened.path, tmp_path / "sweep2" / "mb0010.pth")
+    newest = look(tmp_path / "sweep1", saves=(older, opened))[0]
+    assert (Path(newest.path).name, newest.whole, newest.step) == ("mb0010.pth", True, 50)
+    Path(newest.path).write_bytes(torch_zip()[:-9])
+    found = look(tmp_path / "sweep1", saves=(older, opened))
+    assert [(Path(one.path).name, one.whole) for one in found if one.whole] == [
+        ("mb0040.pth", True)
+    ]
 
 
 WAYS = (

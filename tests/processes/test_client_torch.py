@@ -569,7 +569,9 @@ from watchdog_train.client import saves
 with open("plain.pt", "wb") as file:
     torch.save([1.0] * 1000, file)
     saves._settle()
-    assert not os.listdir(sys.argv[1]), "it is not complete before it is closed"
+    (noted,) = os.listdir(sys.argv[1])
+    assert '"files": {}' in open(os.path.join(sys.argv[1], noted)).read(), "it is not closed"
+    torch.save([1.5], file)
 with open("atomic.tmp", "wb") as file:
     torch.save([2.0], file)
 os.replace("atomic.tmp", "atomic.pt")
@@ -596,10 +598,13 @@ torch.save([1.0], "ckpt.pt")
 
 
 def test_a_save_into_an_open_file_is_recorded_when_that_is_closed(training: Training) -> None:
-    """Under the name that it has then; not one that is being overwritten, and nothing of memory."""
+    """Under the name that it has then, and at once as not closed; nothing of memory."""
     training.json(OPEN_FILES, str(training.attempt_dir))
     found = {Path(save.path).name: save for save in training.saves()}
-    assert set(found) == {"plain.pt", "atomic.pt"}
+    assert {name: set(save.files) for name, save in found.items()} == {
+        "plain.pt": {"plain.pt"}, "atomic.pt": {"atomic.pt"}, "torn.pt": set(),
+    }  # fmt: skip
+    assert len(training.saves()) == 3
     size, mtime_ns = found["plain.pt"].files["plain.pt"]
     status = (training.root / "plain.pt").stat()
     assert (size, mtime_ns) == (status.st_size, status.st_mtime_ns)

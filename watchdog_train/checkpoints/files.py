@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from itertools import islice
+from math import inf
 from typing import Any, BinaryIO, Literal
 
 import msgspec
@@ -22,12 +24,15 @@ JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the whole log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
 """Entries looked at in one directory."""
-_OF_CHECKPOINTS = (*SUFFIXES, ".tar", ".safetensors", ".distcp")
+_OF_CHECKPOINTS = (*SUFFIXES, ".tar", ".pkl", ".model", ".safetensors", ".distcp")
 SKIP = frozenset(("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns"))
 """Directories that hold no checkpoints of a training."""
 _PRESENT_CAP = 20_000
-"""Entries looked at when a run begins."""
+"""Entries looked at when a run begins, or for saves that were moved to another file system."""
 _PRESENT_DEPTH = 5
+_MOVED_EACH = 2_000
+"""Of them in one directory: what holds more is a data set."""
+_MOVED_S = 2.0
 _NAMES_CAP = 100_000
 """Names read of one directory."""
 _DEPTH = 2
@@ -207,10 +212,15 @@ def sizes_of(path: str) -> Sizes:
 
 
 class Following:
-    """Where noted saves are now: they, or the folders they are in, may have been renamed since."""
+    """Where noted saves are now: they, or the folders they are in, may have been renamed since.
 
-    def __init__(self) -> None:
+    Moved to another file system they are copies, which are looked for `below` by size and time.
+    """
+
+    def __init__(self, below: Iterable[str] = ()) -> None:
+        self._below = tuple(below)
         self._names: dict[str, dict[int, str]] = {}
+        self._moved: dict[tuple[int, int], list[str]] | None = None
 
     def now(self, save: SaveRecord) -> SaveRecord | None:
         """The record with its present path; None where the save is gone, or was written over."""
@@ -218,6 +228,8 @@ class Following:
             return save
         path = self._find(save.path, save.inodes)
         if path is None or not save.inodes or not _is_as_noted(save, path):
+            path = self._find_copy(save) if save.files else None
+        if path is None:
             return None
         files = save.files
         if tuple(files) == (os.path.basename(save.path),):
@@ -235,6 +247,19 @@ class Following:
                 return os.path.join(folder, name)
         return None
 
+    def _find_copy(self, save: SaveRecord) -> str | None:
+        """The same name goes before another one."""
+        if self._moved is None:
+            self._moved = {}
+            files, _ = _files_below(self._below, bool, _MOVED_EACH, _MOVED_S, links=True)
+            for path, size in files.items():
+                self._moved.setdefault(size, []).append(path)
+        name, noted = _main_file(save)
+        paths = sorted(self._moved.get(noted, ()), key=lambda path: not path.endswith(f"/{name}"))
+        if name == os.path.basename(save.path):
+            return next(iter(paths), None)
+        return next((path[: -len(name) - 1] for path in paths if path.endswith(f"/{name}")), None)
+
     def _listed(self, folder: str) -> dict[int, str]:
         if folder not in self._names:
             self._names[folder] = {}
@@ -245,13 +270,19 @@ class Following:
 
 def _is_as_noted(save: SaveRecord, path: str) -> bool:
     """Whether its main file has the noted size and time: an inode may be used again."""
-    name, noted = max(save.files.items(), key=lambda item: item[1], default=("", None))
+    if not save.files:
+        return os.path.exists(path)
+    name, noted = _main_file(save)
     file = path if name == os.path.basename(save.path) else os.path.join(path, name)
     try:
         status = os.stat(file)
     except OSError:
         return False
-    return noted is None or tuple(noted) == (status.st_size, status.st_mtime_ns)
+    return noted == (status.st_size, status.st_mtime_ns)
+
+
+def _main_file(save: SaveRecord) -> tuple[str, tuple[int, int]]:
+    return max(save.files.items(), key=lambda item: item[1])
 
 
 class Present(Value):
@@ -268,7 +299,7 @@ class Present(Value):
         path = os.path.realpath(path)
         single = len(sizes) == 1 and os.path.basename(path) in sizes
         files = {path if single else os.path.join(path, name): sizes[name] for name in sizes}
-        known = {name: size for name, size in files.items() if name.endswith(_OF_CHECKPOINTS)}
+        known = {name: size for name, size in files.items() if _is_of_checkpoint(name)}
         if known and all(self.files.get(name) == size for name, size in known.items()):
             return True
         below = (
@@ -284,22 +315,47 @@ def _is_entered(name: str) -> bool:
     return not name.startswith(".") and name not in SKIP
 
 
+def _is_of_checkpoint(path: str) -> bool:
+    return path.endswith(_OF_CHECKPOINTS) or "." not in os.path.basename(path)
+
+
+def named_directories(argv: Iterable[str], cwd: str, named: Iterable[str] = ()) -> tuple[str, ...]:
+    """The directories that a command names, and the one it runs in."""
+    values = (word.rpartition("=")[2] for word in argv)
+    places = (os.path.join(cwd, each) for each in (*named, *values, cwd))
+    return tuple(path for path in places if os.path.isabs(path) and os.path.isdir(path))
+
+
 def list_present(directories: Iterable[str]) -> Present:
     """The files of checkpoints below some directories; links are not followed."""
     roots = tuple(dict.fromkeys(map(os.path.realpath, directories)))
-    pending = deque((root, 0) for root in roots)
-    files: dict[str, tuple[int, int]] = {}
-    left, deep = _PRESENT_CAP, False
-    while pending and left > 0:
+    files, complete = _files_below(roots, _is_of_checkpoint, _PRESENT_CAP, inf, links=False)
+    return Present(roots=roots, files=files, complete=complete)
+
+
+def _files_below(
+    roots: Iterable[str], fits: Callable[[str], bool], each: int, for_s: float, *, links: bool
+) -> tuple[Sizes, bool]:
+    """Files by path and whether that is all, `each` of a directory; none of wtrain's own."""
+    pending = deque((root, 0) for root in dict.fromkeys(map(os.path.realpath, roots)))
+    seen: set[str] = set()
+    files: Sizes = {}
+    left, deep, until = _PRESENT_CAP, False, time.monotonic() + for_s
+    while pending and left > 0 and time.monotonic() < until:
         folder, depth = pending.popleft()
         with suppress(OSError), os.scandir(folder) as scan:
-            for item in islice(scan, left):
-                left -= 1
-                if item.is_dir(follow_symlinks=False):
+            items = list(islice(scan, min(left, each)))
+            left -= len(items)
+            if {"events.jsonl", "attempts"}.issubset(item.name for item in items):
+                continue
+            for item in items:
+                if item.is_dir(follow_symlinks=links):
                     deep = deep or depth >= _PRESENT_DEPTH
-                    if depth < _PRESENT_DEPTH and _is_entered(item.name):
-                        pending.append((item.path, depth + 1))
-                elif item.name.endswith(_OF_CHECKPOINTS) and item.is_file(follow_symlinks=False):
+                    path = os.path.realpath(item.path) if item.is_symlink() else item.path
+                    if depth < _PRESENT_DEPTH and _is_entered(item.name) and path not in seen:
+                        seen.add(path)
+                        pending.append((path, depth + 1))
+                elif fits(item.path) and item.is_file(follow_symlinks=False):
                     status = item.stat()
                     files[item.path] = (status.st_size, status.st_mtime_ns)
-    return Present(roots=roots, files=files, complete=left > 0 and not deep)
+    return files, left > 0 and not deep

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
+from watchdog_train.checkpoints import torch_zip
 from watchdog_train.checkpoints.files import (
     DIRECTORY_CAP,
     SKIP,
@@ -88,11 +89,11 @@ def find_candidates(
     limit: int = DIRECTORY_CAP,
     *,
     most_depth: int = DEPTH,
-    noted: Iterable[str] = (),
+    noted: Iterable[SaveRecord] = (),
 ) -> Found:
     """Walk the directories, level by level, so deep and `limit` entries in all.
 
-    Noted ones are looked up by themselves where there is more than that.
+    Noted ones are looked up by themselves: their names need not be those of checkpoints.
 
     A linked directory is entered only where it is itself a checkpoint: a link to a data set would
     use up the limit, and links can form loops.
@@ -124,9 +125,17 @@ def find_candidates(
             break
         if not owned and not linked and depth < most_depth:
             pending.extend(_below(listing, depth))
-    for path in noted if cut else ():
+    places, known = _inside(looked), _inside(candidates)
+    for save in noted:
+        (path,) = _inside((save.path,))
+        if path.startswith(known) or not path.startswith(places):
+            continue
         with suppress(UnreadableError):
-            for candidate in _candidates_of(list_one(path), linked=False)[0]:
+            listing = list_one(save.path)
+            own = _candidates_of(listing, linked=False)[0] if cut else []
+            if not own and torch_zip.may_be_one(save):
+                own = [torch_zip.as_candidate(listing, entry) for entry in listing.entries]
+            for candidate in own:
                 candidates.setdefault(candidate.path, candidate)
     return Found(
         candidates=tuple(candidates.values()),
@@ -135,6 +144,10 @@ def find_candidates(
         broken=broken,
         cut=cut,
     )
+
+
+def _inside(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(os.path.join(os.path.realpath(path), "") for path in paths)
 
 
 def _may_be_directory(path: str) -> bool:

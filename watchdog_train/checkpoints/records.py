@@ -27,12 +27,16 @@ class Running(Value):
 class Records:
     """The newest record of each path, by real path."""
 
-    def __init__(self, saves: Iterable[SaveRecord], running: Running | None = None) -> None:
+    def __init__(
+        self, saves: Iterable[SaveRecord], running: Running | None, below: Iterable[str]
+    ) -> None:
         self._newest: dict[str, SaveRecord] = {}
         self._lost: dict[tuple[int, int], SaveRecord] = {}
         self._anew: set[str] = set()
         self._running = running
-        following = Following()
+        following = Following(below)
+        self.gone: dict[str, float] = {}
+        """Paths of saves that are nowhere, each with its time in Unix seconds."""
         present: dict[str, SaveRecord] = {}
         for record in sorted(saves, key=lambda item: (item.attempt, item.t)):
             path = _real(record.path)
@@ -43,8 +47,11 @@ class Records:
             now = following.now(record)
             if now is not None:
                 present[_real(now.path)] = now
-            elif record.files:
+                continue
+            if record.files:
                 self._lost[max(record.files.values())] = record
+            if not os.path.lexists(record.path) and not record.is_part:
+                self.gone[path] = record.saved_at
         self.present = tuple(present.values())
         """The records of saves that are there unchanged, each with its present path."""
         self._newest |= present
@@ -129,7 +136,7 @@ class Records:
         if record is None:
             return candidate
         noted = (record.attempt, record.t)
-        if not self.covers(candidate):  # the note is about what the file held before
+        if record.files and not self.covers(candidate):  # it is about what the file held before
             return msgspec.structs.replace(candidate, noted=noted)
         step = record.step if step_of(record.counters) is None else step_of(record.counters)
         return msgspec.structs.replace(

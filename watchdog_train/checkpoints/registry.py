@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import re
 from collections.abc import Iterable
 
 from watchdog_train.checkpoints import (
@@ -41,7 +40,6 @@ BY_NAME = {item.name: item for item in FORMATS}
 
 _LOOSE = (torch_zip.NAME, safetensors.NAME)
 """Single files of a loop of the user's own."""
-_SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin|safetensors))?(\.tar)?(\.tmp)?\Z")
 
 
 def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
@@ -103,7 +101,7 @@ def _by_number(group: list[Candidate]) -> list[Candidate]:
     for one in group:
         folder, name = os.path.split(one.path)
         above, parent = os.path.split(folder)
-        found, outer = numbers_of(_SUFFIX.sub("", name)), numbers_of(parent)
+        found, outer = numbers_of(torch_zip.SUFFIX.sub("", name)), numbers_of(parent)
         has_own = found.dates or found.stages or found.epochs or found.counts
         where: tuple[str, ...] = (folder,)
         # step_20/state.pt, epoch_1/step_20.pt; but with run_1/step_20.pt time tells the run.

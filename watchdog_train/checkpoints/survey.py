@@ -21,6 +21,7 @@ import msgspec
 from watchdog_train.checkpoints.files import (
     JSON_CAP_BYTES,
     Present,
+    named_directories,
     sizes_of,
 )
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
@@ -38,6 +39,7 @@ from watchdog_train.core.model import (
     Value,
     Whose,
 )
+from watchdog_train.core.model.recovery import UNFINISHED
 from watchdog_train.whole_files import answer_question, read_json
 
 _CHECKED_CAP = 200
@@ -70,7 +72,7 @@ class SurveyRequest(Value):
     running: Running | None = None
     """Its checkpoints go first: it was stopped in the middle."""
     argv: tuple[str, ...] = ()
-    cwd: str = "/"
+    cwd: str = ""
     level: ScanLevel = "quick"
     check: Literal["until-whole", "all"] = "until-whole"
     """Whether older ones than the newest whole one get the full level, too."""
@@ -96,12 +98,14 @@ def survey(
 ) -> Survey:
     """Find, order and check the checkpoints of a run."""
     saves = tuple(save for save in request.saves if not save.is_part)
-    records = Records(request.saves, request.running)
+    argv, cwd = ((), "") if request.only_directories else (request.argv, request.cwd)
+    below = named_directories(argv, cwd, request.directories)
+    records = Records(request.saves, request.running, below)
     noted_only = request.level == "noted"
     found = find_candidates(
         _places(request, records),
         most_depth=0 if noted_only else DEPTH,
-        noted=[save.path for save in records.present[-_CHECKED_CAP:]],
+        noted=records.present[-_CHECKED_CAP:],
     )
     candidates = [item for item in found.candidates if not noted_only or records.covers(item)]
     ordered = newest_first(_looked_into(records.known(candidates)))
@@ -153,6 +157,7 @@ def survey(
         findings=tuple(findings),
         directories=found.directories,
         problem=problem,
+        gone=_gone_words(findings, records),
         cut=found.cut,
         failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
         beside_writers=request.settle_s > 0,
@@ -167,7 +172,7 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
         saves, argv = ((), ()) if named else (records.present + request.saves, request.argv)
         found = places(request.directories, saves, argv, request.cwd)
         folders = [os.path.dirname(save.path) for save in saves[-_NOTED_PLACES:]]
-        if any(map(os.path.lexists, folders)):
+        if records.present or any(map(os.path.lexists, folders)):
             return found
         # Moved one by one into another folder.
         return tuple(dict.fromkeys((*found, *map(os.path.dirname, folders))))
@@ -178,6 +183,15 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
     )
     fit = (place for place in homes if not named or any(map(Path(place).is_relative_to, only)))
     return tuple(islice(fit, _NOTED_PLACES))
+
+
+def _gone_words(findings: Sequence[CheckpointFinding], records: Records) -> str | None:
+    """Of those that are newer than what can be used: a training removes old ones itself."""
+    usable = [one.saved_at or 0 for one in findings if one.whole and not one.before_run]
+    paths = [path for path, at in records.gone.items() if at > max(usable, default=0)]
+    count = "1 noted save is" if len(paths) == 1 else f"{len(paths)} noted saves are"
+    where = f"gone from {os.path.dirname(paths[-1])}" if paths else ""
+    return f"{count} {where}; --checkpoints DIR names where to look" if paths else None
 
 
 def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
@@ -240,7 +254,7 @@ def _still_changing(
 def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str | None) -> Verdict:
     if moving is not None:
         return Verdict(whole=False, why=moving)
-    if candidate.path.endswith(".tmp"):
+    if UNFINISHED.search(os.path.basename(candidate.path)):
         return Verdict(whole=False, why="by its name a save that has not finished")
     recorded = records.covers(candidate)
     if _UNFINISHED_FOLDER.search(os.path.basename(os.path.dirname(candidate.path))):
@@ -252,7 +266,8 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
         deep = verdict.whole and verdict.how_checked == "full"
         why = f"{NOTED}; {verdict.why}" if deep else NOTED
         return Verdict(whole=True, why=why, how_checked="recorded")
-    if records.of(candidate) is not None and not recorded:
+    record = records.of(candidate)
+    if record is not None and record.files and not recorded:
         return msgspec.structs.replace(
             verdict, why=f"{verdict.why} (changed since the save hook noted it)"
         )

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from heapq import nlargest
 from typing import BinaryIO
 
 from watchdog_train.checkpoints.files import (
@@ -26,7 +27,7 @@ from watchdog_train.checkpoints.formats import (
     a_file,
 )
 from watchdog_train.checkpoints.names import number_in_name
-from watchdog_train.core.model.recovery import PARTS, SUFFIXES
+from watchdog_train.core.model.recovery import PARTS, SUFFIXES, SaveRecord
 
 ZIP_MAGIC = b"PK\x03\x04"
 _LEGACY_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."
@@ -217,27 +218,45 @@ def parts(path: str, names: Iterable[str], limits: Limits) -> Iterator[Part]:
         yield name, partial(check_file, os.path.join(path, name), limits)
 
 
-def _is_candidate(directory: str, entry: Entry) -> bool:
-    name = entry.name.removesuffix(".tmp")
-    if entry.kind != "file" or not name.endswith(SUFFIXES) or name.startswith((".", *PARTS)):
+def _is_torch_file(path: str) -> bool:
+    try:
+        with open_regular(path) as file:
+            head = file.read(_HEAD_BYTES)
+    except (UnreadableError, OSError):
         return False
-    if not name.endswith(".bin"):
-        return True
-    try:  # .bin is a suffix of data sets as well
-        return begins_like(os.path.join(directory, entry.name)) is not None
-    except (DamagedError, UnreadableError, OSError):
-        return False
+    name_bytes = int.from_bytes(head[26:28], "little")
+    is_zip = head.startswith(ZIP_MAGIC) and head[30 : 30 + name_bytes].endswith(b"/data.pkl")
+    return is_zip or head.startswith(_LEGACY_MAGIC)
 
 
 def _find(listing: Listing) -> tuple[Candidate, ...]:
-    """Files with a suffix of torch.save that are not a part of something larger."""
-    found = [entry for entry in listing.entries if _is_candidate(listing.path, entry)]
-    return tuple(
-        a_file(listing, entry, NAME, number_in_name(_SUFFIX.sub("", entry.name))) for entry in found
-    )
+    """Files of torch.save that are not a part of something larger."""
+    files = [one for one in listing.entries if one.kind == "file"]
+    files = [one for one in files if not one.name.startswith((".", *PARTS))]
+    found = [one for one in files if one.name.removesuffix(".tmp").endswith(SUFFIXES)]
+    found = [one for one in found if not _MAY_BE.search(one.name)]
+    unsure = [one for one in files if _MAY_BE.search(one.name)]
+    newest = nlargest(_HEADS_CAP, unsure, key=lambda entry: entry.mtime_ns)
+    found += [one for one in newest if _is_torch_file(os.path.join(listing.path, one.name))]
+    return tuple(as_candidate(listing, entry) for entry in found)
 
 
-_SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin))?(\.tar)?(\.tmp)?\Z")
+def may_be_one(save: SaveRecord) -> bool:
+    """A shard of DCP is written by torch.save, too."""
+    return save.format == NAME and not save.is_part and not save.path.endswith(".distcp")
+
+
+def as_candidate(listing: Listing, entry: Entry) -> Candidate:
+    """A file of torch.save."""
+    return a_file(listing, entry, NAME, number_in_name(SUFFIX.sub("", entry.name)))
+
+
+SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin|pkl|model|safetensors))?(\.tar)?(\.tmp)?\Z")
+"""Of a single file."""
+_MAY_BE = re.compile(r"(^[^.]+|(?<!\.pth)\.tar|\.(bin|pkl|model))(\.tmp)?$")
+"""Names of other things as well: the first bytes tell."""
+_HEADS_CAP = 500
+_HEAD_BYTES = 4096
 FORMAT = Format(
     name=NAME,
     resume_hint='--resume-arg "--resume {checkpoint}" with the option of your script, '

@@ -74,6 +74,10 @@ def _record_when_closed(file, format_name, counters):
 
     path = os.path.abspath(os.fspath(file.name))
     inodes = _inodes(path)
+    known = _open_files.get(path)
+    # A kill before it is seen to be closed must not lose it; one file may take many tensors.
+    if inodes and (known is None or known[0]() is not file):
+        record(path, format_name, {}, counters=counters)
     # A file that is opened anew is empty for a while: that is not the save.
     _open_files[path] = (weakref.ref(file), format_name, _step(), inodes, file.tell(), counters)
     if len(_open_files) > _MOST_OPEN:

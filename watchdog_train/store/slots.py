@@ -87,9 +87,17 @@ def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
     files = [name for name in _names(attempt_dir) if name.endswith(".jsonl")]
     for name in [name for name in files if name.startswith("saves.")][:SAVES_FILES]:
         data = _read(attempt_dir / name, SAVES_BYTES, from_end=True) or b""
-        records += filter(None, map(_save, data.splitlines()[-cap:]))
+        records += filter(None, map(_save, data.splitlines()[-2 * cap :]))
     records.sort(key=lambda record: record.t)
-    return tuple(records[-cap:]) if cap > 0 else ()
+    closed: set[object] = set()
+    found: list[SaveRecord] = []
+    for record in reversed(records):
+        # An open file is noted at once, and again when it is closed, maybe under another name.
+        keys = {record.path, *record.inodes[:1]}
+        if record.files or not keys & closed:
+            found.append(record)
+        closed |= keys if record.files else set()
+    return tuple(found[:cap][::-1]) if cap > 0 else ()
 
 
 def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> tuple[str, ...]:

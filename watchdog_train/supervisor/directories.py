@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from watchdog_train.checkpoints.files import list_present
+from watchdog_train.checkpoints.files import list_present, named_directories
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
@@ -37,9 +37,7 @@ def note_present(
 
     def look() -> None:
         with suppress(OSError):
-            values = (word.rpartition("=")[2] for word in argv)
-            places = (os.path.join(cwd, each) for each in (*named, *values, cwd))
-            replace_json(directory.present, list_present(filter(os.path.isdir, places)))
+            replace_json(directory.present, list_present(named_directories(argv, cwd, named)))
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()

@@ -274,7 +274,7 @@ class Observer:
         if attempt is None or not awaits_proof(state):
             return None
         folder = self._context.directory.attempt(attempt.attempt)
-        newest = newest_checkpoint(read_saves(folder, SAVES_CAP))
+        newest = newest_checkpoint(save for save in read_saves(folder, SAVES_CAP) if save.files)
         if newest is None:
             return None
         return SaveReport(path=newest.path, step=newest.step, t=newest.t, saved_at=newest.saved_at)

@@ -1,5 +1,6 @@
 """What a restart is made of: saves, checkpoints, remedies, the plan of an attempt."""
 
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -23,7 +24,9 @@ PARTS = (
 """Beginnings of names of files that are a part of a checkpoint, not one."""
 _SINGLE_FILES = ("torch", "safetensors")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
-"""Of a file of torch.save that is complete: others are renamed once they are."""
+"""Of a file of torch.save. Others are one as well if a hook has noted it, or by how they begin."""
+UNFINISHED = re.compile(r"(?i)[._-](tmp|temp|part|partial|incomplete|saving|writing)$")
+"""Ends the name of a file that is renamed once it is complete."""
 
 
 class RemedyUse(Value, omit_defaults=True):
@@ -94,7 +97,8 @@ class SaveRecord(Whose):
     t: float = 0.0
     """Unix seconds, when the save had ended."""
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """Name (relative to the directory) to size in bytes and mtime in nanoseconds."""
+    """Name (relative to the directory) to size in bytes and mtime in nanoseconds; none while the
+    file that it was written to has not been closed."""
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     """Step and epoch in the dictionary that was saved, by their names in it."""
     inodes: tuple[int, ...] = ()
@@ -104,13 +108,14 @@ class SaveRecord(Whose):
     @property
     def saved_at(self) -> float:
         """Unix seconds of its newest file, as the hook noted them."""
-        return max((mtime_ns for _, mtime_ns in self.files.values()), default=0) / 1e9
+        return max((mtime_ns for _, mtime_ns in self.files.values()), default=0) / 1e9 or self.t
 
     @property
     def is_part(self) -> bool:
         """A single file from which nothing resumes."""
         is_file = self.format in _SINGLE_FILES
-        return is_file and any(name.startswith(PARTS) for name in self.files)
+        names = self.files or re.split(r"[/\\]", self.path)[-1:]
+        return is_file and any(name.startswith(PARTS) for name in names)
 
 
 def newest_checkpoint(saves: Iterable[SaveRecord]) -> SaveRecord | None:
@@ -187,6 +192,8 @@ class Survey(Value):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    gone: str | None = None
+    """Which noted saves are nowhere, in words, if they are newer than all that can be used."""
     cut: bool = False
     """There were more files than it looked at."""
     failed: bool = False

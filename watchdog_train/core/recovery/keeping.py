@@ -16,7 +16,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, KeepCopy, Observation, Record, RestoreCopy, Wait
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Plan, Sample, SaveRecord, said
-from watchdog_train.core.model.recovery import SUFFIXES
+from watchdog_train.core.model.recovery import UNFINISHED
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.plans import AUTO_RESUME
@@ -68,6 +68,8 @@ def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> Sav
     """
     kept = {one.path: one.saved_at for one in state.kept}
     for save in reversed(saves):
+        if not save.files:  # it is being written: what an older note says of it is past
+            return None
         if not _is_overwritten(save, saves) or _size(save) > most_bytes:
             continue
         if save.saved_at in kept.values():  # it may be kept under the name that it was given since
@@ -81,7 +83,7 @@ def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:
     name = _SEPARATORS.split(save.path)[-1]
     if save.format not in _FORMATS or tuple(save.files) != (name,):
         return False
-    if save.is_part or not name.endswith((*SUFFIXES, ".safetensors")):
+    if save.is_part or UNFINISHED.search(name):
         return False  # no scan would take it for a checkpoint
     # A number in the name promises another file for the next save, until it has come twice.
     same_name = [other.path for other in saves if _SEPARATORS.split(other.path)[-1] == name]

@@ -328,7 +328,7 @@ def _nothing_found(survey: Survey | None, *, saved: bool) -> Why:
     if survey is None:
         return Why("not-scanned")
     code: WhyCode = "no-valid-checkpoint" if survey.directories or saved else "no-place"
-    return Why(code, problem=survey.problem or "")
+    return Why(code, problem=survey.problem or survey.gone or "")
 
 
 def own_resume_option(
