@@ -47,6 +47,7 @@ def test_a_slot_is_decoded(tmp_path: Path) -> None:
         ({}, None),
         ({"W_OPTIMIZER_STEPS": 3}, 3),
         ({"W_OPTIMIZER_STEPS": 3, "W_RESUMED_STEP": 41}, 43),
+        ({"W_OPTIMIZER_STEPS": 3, "W_RESUMED_STEP": 41, "W_BEGAN_ANEW": 4}, 3),
         ({"W_OPTIMIZER_STEPS": 1, "W_TRAIN_ORDINAL": 1}, None),
         ({"W_OPTIMIZER_STEPS": 9, "W_FRAMEWORK_STEP": 1, "W_TRAIN_ORDINAL": 1}, 0),
     ],

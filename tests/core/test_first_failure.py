@@ -17,6 +17,7 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.diagnosis.log_lines import read_line
 from watchdog_train.core.model import (
+    CodePlace,
     CrashFact,
     ExceptionFact,
     ExitStatus,
@@ -242,6 +243,48 @@ def test_a_handled_exception_in_the_output_is_no_crash(at, expected):
     found = crash_of(evidence, (), gpu_shared=False)
     assert (found.exception.type if found.exception else None) == expected
     assert found.said == ""
+
+
+def in_script(file, function="<module>", **changes):
+    frames = (
+        CodePlace(file=file, line=9, function=function),
+        CodePlace(file="/w/codec.py", line=5, function="decode"),
+    )
+    return msgspec.structs.replace(PRINTED, frames=frames, **changes)
+
+
+HELPERS = {
+    "its script, and it ended badly": (in_script("/w/codec.py"), "codec.py", {"code": 1}, True),
+    "its module": (in_script("/w/codec.py"), "tools.codec", {"code": 1}, True),
+    "its package": (in_script("/w/codec/__main__.py"), "codec", {"code": 1}, True),
+    "how it ended is unknown": (in_script("/w/codec.py"), "sub/codec.py", {}, True),
+    "it was killed": (in_script("/w/codec.py"), "codec.py", {"signal": 9}, False),
+    "the script of another": (in_script("/w/train.py"), "codec.py", {"code": 1}, False),
+    "a caught one of a function": (
+        in_script("/w/codec.py", "decode"), "codec.py", {"code": 1}, False,
+    ),
+    "one of a thread": (
+        in_script("/w/codec.py", thread="reader"), "codec.py", {"code": 1}, False,
+    ),
+    "no helper has ended": (in_script("/w/codec.py"), "", {}, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(HELPERS))
+def test_a_traceback_that_a_helper_without_hooks_has_printed_comes_first(name):
+    """Where it begins in the helper's script: the rank may have logged what it handled."""
+    printed, script, how, first = HELPERS[name]
+    rank = msgspec.structs.replace(gone(0, 100.0, code=1), exception=RAISED)
+    member = msgspec.structs.replace(WORKER, role="other", worker=None)
+    helper = vanished(0.0, script=script, **how)
+    end = msgspec.structs.replace(helper.ended.end, helper=member)
+    helper = msgspec.structs.replace(
+        helper, role="other", ended=msgspec.structs.replace(helper.ended, end=end)
+    )
+    found = crash_of(crash_with(rank, helper, exceptions=(printed,)), (), gpu_shared=False)
+    assert (found.first == printed) is first
+    words = f"{script.rpartition('/')[2]} (helper of rank 0, pid 70) raised BadZipFile: no zip; "
+    assert crash_words(found).startswith(f"{words}then rank 0 raised RuntimeError") is first
 
 
 WORKER = Member(pid=70, start=1, role="worker", rank=0, worker=1, ppid=10, name="python")

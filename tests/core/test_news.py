@@ -221,7 +221,10 @@ def contradicted(
         if isinstance(action, Record):
             history += action.events
             done += names(list(action.events))
-    told = [event.verdict for event in history if isinstance(event, e.ResumeVerified)]
+    verified = [event for event in history if isinstance(event, e.ResumeVerified)]
+    told = [event.verdict for event in verified]
+    loaded = any(slot.load_begun and slot.began_anew for _, slot in poll.sample.judged)
+    assert ("it was loaded, but" in "".join(why_text(one.why) for one in verified)) is loaded
     return [*told, *(each for each in done if each in ("GivenUp", "now 9"))]
 
 

@@ -17,7 +17,7 @@ from tests.support import wait_until
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.report.explanation_text import what_happened
+from watchdog_train.report.explanation_text import because, sentences, what_happened
 
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
@@ -126,6 +126,42 @@ def test_a_wait_that_nobody_can_end_names_the_thread_that_died(name: str, tmp_pa
     assert words in text
     assert found.explanation.because is None
     assert found.explanation.remedies == ()
+
+
+CHAINED = """
+import queue
+{how}
+def fail():
+    raise KeyError("av1")
+def batch():
+    wait()
+threading.Thread(target=batch, name="batcher", daemon=True).start()
+threading.Thread(target=fail, name="decoder").start()
+wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "changed = threading.Condition()\ndef wait():\n    with changed:\n        changed.wait()",
+        "clips = queue.Queue()\ndef wait():\n    clips.get()",
+    ],
+)
+def test_a_thread_that_died_is_the_likely_cause_where_others_wait_in_a_chain(
+    how: str, tmp_path: Path
+) -> None:
+    """The waits are no less proven; nothing is said of a thread that were left, for one is."""
+    found = judged(tmp_path, CHAINED.format(how=how), silent_s=600.0, raised=True, row="proven")
+    assert found.explanation is not None
+    cause = because(found.explanation)
+    assert cause.startswith("thread decoder of rank 0 raised KeyError at script.py:")
+    assert cause.endswith("'av1' (likely)")
+    told = " ".join(sentences(found.explanation))
+    assert "Its thread batcher is waiting for a" in told
+    assert "No thread is left" not in told
+    assert found.crash is not None
+    assert found.crash.in_thread
 
 
 HEALTHY = {

@@ -161,6 +161,27 @@ def test_a_new_supervisor_knows_what_the_old_one_has_recorded() -> None:
     assert departures.look((b.rank(12, 2, state="Z"),), 9.0) == (known,)
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_helper_that_may_have_failed_is_kept_with_its_script(tmp_path: Path, code: int) -> None:
+    """Its traceback is in the output; one that is seen to end with 0 has none."""
+    path = tmp_path / "codec.py"
+    path.write_text(f"input()\nraise SystemExit({code})\n")
+    helper = subprocess.Popen([sys.executable, path], stdin=subprocess.PIPE)
+    identity = current().identity(helper.pid)
+    assert identity is not None
+    sample = b.rank(helper.pid, 0)
+    member = msgspec.structs.replace(sample.member, role="other", start=identity.start)
+    sample = msgspec.structs.replace(sample, member=member, slot=None)
+    departures = Departures(current(), LastWords(None))
+    arguments = wait_until(lambda: current().command_line(helper.pid), 20, "its exec")
+    assert str(path) in arguments
+    departures.look((sample,), 1.0)
+    helper.communicate(b"\n", timeout=20)
+    departures.look((), 2.0)
+    kept = [str(path)] if code or not TELLS_OF_THE_REAPED else []
+    assert [end.script for end in departures.vanished] == kept
+
+
 def test_no_descriptor_is_left_open(jobs: list[Job]) -> None:
     """Each rank costs one while it lives."""
     job = Job("exit", "sleeps")

@@ -146,6 +146,9 @@ class World(Machine):
         self.departures = Departures(self, LastWords(None))  # type: ignore[arg-type]
         self.departures.seed(self.state.rank_ends)
 
+    def command_line(self, _pid: int) -> None:
+        """Departures asks for it, too."""
+
     def watch_exit(self, who: ProcessId) -> Watch:
         """With is_alive the part of a system that Departures asks."""
         everybody = [process for attempt in self.attempts for process in attempt.processes]

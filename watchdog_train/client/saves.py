@@ -268,9 +268,9 @@ def _step():
         return words[L.W_FRAMEWORK_STEP] - 1
     if not words[L.W_OPTIMIZER_STEPS]:
         return None
-    # The count of this process, after the step of the checkpoint it has resumed from.
+    # The count of this process, after the step of the checkpoint that it goes on from.
     done = words[L.W_OPTIMIZER_STEPS] // (words[L.W_BAR_EACH] or 1)
-    return done + max(0, words[L.W_RESUMED_STEP] - 1)
+    return done + (0 if words[L.W_BEGAN_ANEW] else max(0, words[L.W_RESUMED_STEP] - 1))
 
 
 def _stat(path):

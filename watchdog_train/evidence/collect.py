@@ -21,7 +21,7 @@ import msgspec
 from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
-from watchdog_train.core.model import CrashFact, EvidenceResult, Member
+from watchdog_train.core.model import CrashFact, EvidenceResult, ExceptionFact, Member
 from watchdog_train.evidence import (
     answers,
     bundle,
@@ -61,8 +61,6 @@ _APART_S = 0.6
 _CLOSING_S = 1.5
 """Kept of the deadline for diagnosis and writing."""
 _ASKING_S = from_inside.PULSE_ANSWERS_S + from_inside.HANDLER_ANSWERS_S
-_SEEN_LATE_S = 5.0
-"""A poll notes progress later than it was made."""
 _OUTPUT_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
@@ -296,7 +294,7 @@ class _Collection:
         self.attaching.undo_all()
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
-        crash = self._crash(evidence)
+        crash = self._crash(evidence, found.died)
         result = EvidenceResult(
             stall_id=request.stall_id,
             dir=request.out_dir,
@@ -331,14 +329,16 @@ class _Collection:
         return msgspec.structs.replace(fact, asks=asks_at(fact, sources.tree))
 
     def _progress_at(self) -> float | None:
-        """Unix seconds of the last progress, or a little before: it is seen only by polls."""
+        """Unix seconds of the last progress; before it batches that were ready were used up."""
         since_s = self._situation().since_s
         ago_s = time.monotonic() - self.started
-        return time.time() - ago_s - since_s - _SEEN_LATE_S if since_s is not None else None
+        return time.time() - ago_s - since_s - exceptions.RECENT_S if since_s is not None else None
 
-    def _crash(self, evidence: Evidence) -> CrashFact | None:
+    def _crash(self, evidence: Evidence, died: ExceptionFact | None) -> CrashFact | None:
         request = self.request
         crash = crash_of(evidence, request.command, gpu_shared=bool(request.gpu_seen.others))
+        if crash is None and died is not None and request.why == "stall":
+            crash = CrashFact(exception=died, rank=died.rank, pid=died.pid, stays=True)
         if crash is None or crash.exception is None:
             return crash
         path = named_path(crash.exception)

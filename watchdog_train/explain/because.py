@@ -71,7 +71,7 @@ def judge(
     graph = chains or Chains(evidence, rules.frames)
     observed = explain(graph, situation)
     scene = Scene(graph, observed)
-    died = observed.root is not None and observed.root.died is not None
+    died = observed.died is not None
     found = [] if died else _candidates(scene, rules)
     grounds = Grounds(evidence, observed)
     best = found[0] if found and found[0].confidence >= ENOUGH else None

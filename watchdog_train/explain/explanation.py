@@ -7,7 +7,7 @@ import msgspec
 from watchdog_train.core.diagnosis.crash import sender_of
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.first_failure import first_observed
-from watchdog_train.core.model import Phase, Value
+from watchdog_train.core.model import ExceptionFact, Phase, Value
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
@@ -91,12 +91,23 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         also=also,
         knot=tuple(standstill(graph, at, situation) for at in knot),
         victims=tuple(victims[:_VICTIMS_CAP]),
+        died=_died(graph, head),
         unknown=_unknown(graph, verdict),
     )
 
 
 _BY_A_THREAD = (x.JoinWait, x.PythonLockWait, x.QueueWait, x.ImportWait, x.GilWait, w.MutexWait)
 """Waits that another thread of the process can end."""
+
+
+def _died(graph: Chains, head: int | None) -> ExceptionFact | None:
+    if head is None:
+        return None
+    node = graph.nodes[head]
+    other = getattr(node.doing, "between_processes", False) or not isinstance(
+        node.doing, (x.JoinWait, x.PythonLockWait, x.QueueWait)
+    )
+    return node.died if other else node.process.died
 
 
 def _through(

@@ -209,7 +209,8 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
         # Who holds a native mutex is written in it; of a Python lock only frames tell.
         known = wait.owner_tid is not None or wait.owner_lives is False
         if not known and process.sealed and isinstance(by_frame, x.PythonLockWait | None):
-            return msgspec.structs.replace(by_frame or x.PythonLockWait(), sealed=True)
+            alone = not any(own_frame(t) for t in process.threads if t is not thread)
+            return msgspec.structs.replace(by_frame or x.PythonLockWait(), sealed=alone)
         return wait if known or by_frame is None else by_frame
     if by_frame is not None and not (isinstance(wait, w.PollWait) and _says_more(wait)):
         return by_frame

@@ -112,7 +112,9 @@ def what_happened(found: x.Explanation) -> str:
 
 def because(found: x.Explanation) -> str:
     """The cause and how sure that is, without a per cent; empty where it is not known."""
-    cause = found.because
+    cause, died = found.because, found.died
+    if cause is None and died is not None and not (found.root and found.root.died):
+        return f"{crash_words(CrashFact(exception=died, rank=died.rank, stays=True))} (likely)"
     if cause is None:
         return ""
     values = {name: clean(value, _MESSAGE_CAP) for name, value in cause.values.items()}
@@ -210,12 +212,14 @@ def place_words(root: x.Standstill) -> str:
 def crash_words(crash: CrashFact, step: int | None = None) -> str:
     """`rank 1 raised ValueError at train.py:42, step 310: bad`; `step`: where no end tells it."""
     who = who_words(x.Who(pid=None, role="rank", rank=crash.rank))
-    who += ", which did not exit," if crash.stays else ""
+    raised = crash.exception
+    if crash.in_thread and raised is not None:
+        who = f"thread {clean(raised.thread, 60)} of {who}"
+        raised = msgspec.structs.replace(raised, thread="")
+    elif crash.stays:
+        who += ", which did not exit,"
     end = x.End(
-        code=crash.code,
-        signal=crash.signal,
-        sender=crash.sender or "unknown",
-        raised=crash.exception,
+        code=crash.code, signal=crash.signal, sender=crash.sender or "unknown", raised=raised
     )
     said = ""
     if crash.said and crash.signal is None:
@@ -230,7 +234,12 @@ def _before(crash: CrashFact) -> str:
     if crash.disk is not None:
         told = f"{disk_words(crash.disk)}; "
     if crash.first is not None:
+        by = crash.vanished
         pid = f"pid {crash.first.pid} raised " if crash.first.pid is not None else "first "
+        if by is not None and by.script and by.helper is not None:
+            of = f" of rank {crash.rank}" if by.helper.ppid == crash.pid else ""
+            name = clean(by.script.rpartition("/")[2], 60)
+            pid = f"{name} (helper{of}, pid {by.pid}) raised "
         told += f"{pid}{_raised(crash.first, '')}; then "
     elif crash.vanished is not None and crash.vanished.helper is not None:
         helper = crash.vanished.helper

@@ -11,6 +11,7 @@ from watchdog_train.core.detection.rank_gone import how_it_ended
 from watchdog_train.core.events.telling import BEFORE_RESTART
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.model import Explanation, Plan, Why, signal_name
+from watchdog_train.core.model.explanation import End
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import (
     because,
@@ -137,7 +138,7 @@ def _evidence(event: e.AnyEvent, state: State) -> Iterator[str]:
             of_another = (  # whose machine ended later: it may only have lost its peer
                 event.why == "crash" and state.attempt and state.attempt.end.host != event.host
             )
-            if event.crash is not None and not of_another:
+            if event.crash is not None and not (of_another or _is_said(event, state)):
                 head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
                 yield f"{head}: {crash_words(event.crash)}"
             if event.host and len(state.trees) > MAX_NAMED:
@@ -157,10 +158,18 @@ def _evidence(event: e.AnyEvent, state: State) -> Iterator[str]:
             yield from _explained(event, state)
 
 
+def _is_said(event: e.EvidenceCollected, state: State) -> bool:
+    """Whether the line of the stall has said what raised, or that of the explanation will."""
+    of, crash = state.stall(event.stall_id), event.crash
+    root = of.suspected.root if of is not None and of.suspected is not None else None
+    said = root is not None and isinstance(root.doing, End) and root.doing.raised is not None
+    return event.why == "stall" and crash is not None and (said or crash.in_thread)
+
+
 def _explained(event: e.StallExplained, state: State) -> Sequence[str]:
     of = state.stall(event.stall_id)
     lines = sentences(event.explanation)
-    if of is not None and of.crash is not None:  # that was the first line
+    if of is not None and of.crash is not None and not of.crash.in_thread:  # the first line
         cause = because(event.explanation)
         lines = (cause,) if cause else ()
     elif of is not None and of.suspected is not None and not event.tasks:

@@ -56,12 +56,13 @@ def one_screen(
 
 
 def _texts(verdict: BundleVerdict, found: Explanation | None, evidence: Evidence) -> dict[str, str]:
+    dead = all(process.state in ("Z", "X") for process in evidence.processes)
     return {
         "since": _since(verdict),
         "what": _what(found, verdict),
         "waits": " ".join(more_sentences(found)) if found else "",
         "why": _why(found, verdict),
-        "where": glance(evidence, found),
+        "where": "" if verdict.crash and dead else glance(evidence, found),
         "then": "; ".join(text.removeprefix("then ") for text in verdict.done),
         "known": "; ".join(captured_lines(verdict)),
     }
@@ -72,7 +73,7 @@ def _told(texts: Mapping[str, str], most: Mapping[str, int]) -> list[str]:
 
 
 def _what(found: Explanation | None, verdict: BundleVerdict) -> str:
-    if verdict.crash is not None:
+    if verdict.crash is not None and not verdict.crash.in_thread:
         return ""  # the first line has said it
     return what_happened(found) if found is not None else "nothing was explained"
 
@@ -90,7 +91,7 @@ def _since(verdict: BundleVerdict) -> str:
     since = [_when(verdict)] if verdict.crash is not None else []
     since += [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     since += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
-    since += [f"ended by {ended(verdict)}"] if verdict.exit is not None else []
+    since += [f"ended: {ended(verdict)}"] if verdict.exit is not None else []
     return ", ".join(since)
 
 
@@ -98,7 +99,9 @@ def _why(found: Explanation | None, verdict: BundleVerdict) -> str:
     if found is None:
         return ""
     told = verdict.crash is not None and verdict.crash.exception is not None
-    return because(found) if told else cause_words(found)
+    if told:
+        return because(found) if found.died is None else "likely that exception"
+    return cause_words(found)
 
 
 def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:

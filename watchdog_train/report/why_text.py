@@ -158,6 +158,7 @@ SENTENCES: dict[WhyCode, str] = {
     "no-load-seen": "no load of it was seen",
     "loaded": "the training loaded the checkpoint and counts on from it",
     "loaded-only": "the checkpoint was loaded, but no step count of the training's own was seen",
+    "loaded-but-anew": "it was loaded, but the training's own count began again at {step}",
     "loaded-but-at": "the checkpoint was loaded, but the step counter is at {step}",
     "rank-not-loaded": "rank {rank} has not loaded what other ranks go on from",
     "first-step-behind": "the training's own first step lies behind the checkpoint's",

@@ -198,8 +198,8 @@ def _step(words: tuple[int, ...]) -> int | None:
     done = words[layout.W_OPTIMIZER_STEPS] // (words[layout.W_BAR_EACH] or 1)
     if words[layout.W_BAR_OFFSET]:
         return done + words[layout.W_BAR_OFFSET] - 1
-    # A plain loop's count begins again in every process; the checkpoint it has read goes before.
-    return done + max(0, words[layout.W_RESUMED_STEP] - 1)
+    # A plain loop's count begins again in every process; the checkpoint it goes on from is before.
+    return done + (0 if words[layout.W_BEGAN_ANEW] else max(0, words[layout.W_RESUMED_STEP] - 1))
 
 
 def _own_began(words: tuple[int, ...]) -> int | None:

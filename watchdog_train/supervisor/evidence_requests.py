@@ -81,7 +81,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             members=tuple(member for member in members if member.role != "keeper"),
             ended=(
                 *map(self._as_known, self._ended()[:MOST_ENDED]),
-                *self._vanished(float(str(verdict["beat_age_s"]))),
+                *self._vanished(float(str(verdict["beat_age_s"])), why),
             ),
             verdict=verdict,
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
@@ -105,10 +105,17 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         ends = missing_ranks(self.sight.sample)
         return ends if behind is None else tuple(end for end in ends if end.at >= behind.at)
 
-    def _vanished(self, age_s: float) -> tuple[RankEnd, ...]:
-        """Helpers that ended badly since the last progress, or shortly before it."""
+    def _vanished(self, age_s: float, why: BundleWhy) -> tuple[RankEnd, ...]:
+        """Helpers that ended badly since the last progress, or shortly before it.
+
+        After a crash also those that may have: its traceback may be in the output.
+        """
         since = self.sight.sample.at - age_s - VANISHED_S
-        return tuple(end for end in self.sight.sample.vanished if end.at >= since)
+        return tuple(
+            end
+            for end in self.sight.sample.vanished
+            if end.at >= since and (why == "crash" or end.signal or end.said == "exception")
+        )
 
     def _as_known(self, end: RankEnd) -> RankEnd:
         """Of a rank that is the root its keeper knows more than we could see of a stranger's."""

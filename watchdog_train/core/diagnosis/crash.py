@@ -93,10 +93,11 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
     killed = end.signal is not None and end.said != "exception"
     if exception is None and not killed:
         exception = _of_others(evidence, end.rank)
+    before = _first(evidence, exception)
     return CrashFact(
         exception=exception,
-        first=_first(evidence, exception),
-        vanished=_vanished(evidence, exception, end),
+        first=before,
+        vanished=_printed_by(evidence, before) or _vanished(evidence, exception, end),
         code=end.code,
         signal=end.signal,
         sender=process.ended.sender if process.ended is not None else None,
@@ -135,10 +136,27 @@ def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | No
         for one in evidence.exceptions
         if one.at is not None
         and fact.at - _CONSEQUENCE_S <= one.at <= fact.at + SKEW_S
-        and (names if one.source == "output" else one.pid != fact.pid and one.at < fact.at)
+        and (
+            names or _printed_by(evidence, one)
+            if one.source == "output"
+            else one.pid != fact.pid and one.at < fact.at
+        )
         and _text(one) not in {_text(fact), *led}
     ]
     return min(before, key=lambda one: (one.at or 0.0, one.source), default=None)
+
+
+def _printed_by(evidence: Evidence, fact: ExceptionFact | None) -> RankEnd | None:
+    """The helper whose script this traceback begins in, if it may have ended of it."""
+    own = fact is not None and fact.source == "output" and not fact.thread
+    frames = fact.frames if fact is not None and own else ()
+    begins = next((one.file for one in frames if one.function == "<module>"), "")
+    name = begins.replace("\\", "/").removesuffix("/__main__.py").rpartition("/")[2]
+    for end in (p.ended.end for p in evidence.processes if p.ended is not None):
+        script = end.script.rpartition("/")[2].removesuffix(".py").rpartition(".")[2]
+        if script and script == name.removesuffix(".py") and end.signal is None:
+            return end
+    return None
 
 
 def _vanished(evidence: Evidence, fact: ExceptionFact | None, end: RankEnd) -> RankEnd | None:

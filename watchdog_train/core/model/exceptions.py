@@ -45,7 +45,7 @@ class ExceptionFact(Value):
     chain: tuple[ExceptionCause, ...] = ()
     """What led to it, the first cause first."""
     frames: tuple[CodePlace, ...] = ()
-    """The last ones, innermost last, as Python prints them."""
+    """The outermost one and the last ones, innermost last, as Python prints them."""
     source: Literal["hook", "elastic", "output"]
     """The process itself, the error file of torch elastic, or the last traceback of its output."""
     pid: int | None = None
@@ -105,12 +105,17 @@ class CrashFact(Value):
     first: ExceptionFact | None = None
     """Of another process, raised shortly before; `exception` is its consequence."""
     vanished: RankEnd | None = None
-    """The helper process that ended badly shortly before."""
+    """The helper process that ended badly shortly before; with `first`, the one that raised it."""
     disk: FullDisk | None = None
     stays: bool = False
     """The process lived on: its exception is why the others waited for it."""
     network_path: bool = False
     """The file that the exception names is on a network file system."""
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether it ended a thread alone, for which the process then waited."""
+        return self.stays and self.exception is not None and bool(self.exception.thread)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -263,6 +263,9 @@ class Explanation(Value):
     knot: tuple[Standstill, ...] = ()
     """A deadlock: each waits for another of these, and nobody else could end it."""
     victims: tuple[Victim, ...] = ()
+    died: ExceptionFact | None = None
+    """It ended a thread of the root's process since the last progress: likely what the root, which
+    waits for a thread, waits for."""
     because: Because | None = None
     alternatives: tuple[Because, ...] = ()
     remedies: tuple[Remedy, ...] = ()

@@ -228,6 +228,9 @@ class RankEnd(Value):
     """Its newest beat or step by the monotonic clock; 0: not known."""
     helper: Member | None = None
     """The process, where it was no rank."""
+    script: str = ""
+    """The script or module that such a process was a `python` of; empty: another program."""
+
     where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
 
     @property

@@ -180,7 +180,9 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     expected = attempt.plan.checkpoint.step
     anew = _all_began_anew(observation.sample, expected)
     if anew is not None:
+        loaded = any(slot.load_begun for _, slot in observation.sample.judged)
         why = Why("own-count", step=anew).plus(_not_loaded(observation))
+        why = Why("loaded-but-anew", step=anew) if loaded else why
         return [
             e.ResumeVerified(
                 expected_step=expected, first_step=anew, ok=False, contradicted=True, why=why

@@ -72,7 +72,7 @@ def _fact(item: Raised, source: Source) -> ExceptionFact:
         message=clean_line(item.message),
         raised=places[-1] if places else None,
         own=next((place for place in reversed(places) if place.own), None),
-        frames=places[-_FRAMES_KEPT:],
+        frames=(*places[:1], *places[1:][1 - _FRAMES_KEPT :]),
         source=source,
         rank=item.rank,
         thread="" if owner in _MAIN else owner,

@@ -22,7 +22,7 @@ from watchdog_train.core.model import (
     RankEnd,
     SlotReading,
 )
-from watchdog_train.core.starting.command_line import SHELLS
+from watchdog_train.core.starting.command_line import SHELLS, python_target
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands.records import read_exit
@@ -139,11 +139,12 @@ class Departures:
         self._last_words = last_words
         self._alive: dict[ProcessId, MemberSample] = {}
         self._watches: dict[ProcessId, ExitWatch] = {}
+        self._scripts: dict[ProcessId, str] = {}
         self._ends: dict[ProcessId, RankEnd] = {}
         self._launching: dict[ProcessId, str] = {}
         self._launchers: dict[ProcessId, RankEnd] = {}
         self.vanished: tuple[RankEnd, ...] = ()
-        """Helpers that ended badly, the newest last."""
+        """Helpers that ended badly, or nobody knows how, the newest last."""
         self._first_seen: dict[int, Member] = {}
         """By pid; the parent of an orphan is the one that it had at first."""
 
@@ -221,7 +222,8 @@ class Departures:
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()
-        for known in (self._alive, self._ends, self._launching, self._launchers, self._first_seen):
+        for known in (self._alive, self._ends, self._launching, self._launchers, self._first_seen,
+                      self._scripts):  # fmt: skip
             known.clear()
         self.vanished = ()
 
@@ -233,11 +235,18 @@ class Departures:
         elif end.helper is None:
             if len(self._ends) < MOST_ENDS:
                 self._ends[identity] = end
-        elif end.signal in NOT_CAUSED_BY_PEERS or end.said == "exception":
+        elif (
+            end.signal in NOT_CAUSED_BY_PEERS
+            or end.said == "exception"
+            or (end.script and end.code != 0 and end.signal is None)
+        ):
             self.vanished = (*self.vanished, end)[-MOST_VANISHED:]
 
     def _follow(self, identity: ProcessId, sample: MemberSample) -> None:
-        self._alive[identity] = sample
+        new, self._alive[identity] = identity not in self._alive, sample
+        if new and sample.member.role == "other":
+            target = python_target(self._system.command_line(identity.pid) or ())
+            self._scripts[identity] = target.name if target is not None else ""
         if identity in self._launching:
             self._last_words.follow((identity.pid,))
         most = MOST_WATCHED if sample.member.role == "rank" else MOST_WATCHED // 2
@@ -264,6 +273,7 @@ class Departures:
             total_steps=slot.total_steps if slot is not None else None,
             beat_ns=slot.last_beat_ns if slot is not None else 0,
             helper=None if member.role == "rank" else member,
+            script=self._scripts.pop(member.identity, ""),
             phase=slot.phase if slot is not None else "unknown",
             at=now,
             code=status if status is not None and status >= 0 else None,
