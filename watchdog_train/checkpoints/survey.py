@@ -190,8 +190,8 @@ def _gone_words(findings: Sequence[CheckpointFinding], records: Records) -> str 
     usable = [one.saved_at or 0 for one in findings if one.whole and not one.before_run]
     paths = [path for path, at in records.gone.items() if at > max(usable, default=0)]
     count = "1 noted save is" if len(paths) == 1 else f"{len(paths)} noted saves are"
-    where = f"gone from {os.path.dirname(paths[-1])}" if paths else ""
-    return f"{count} {where}; --checkpoints DIR names where to look" if paths else None
+    gone = f"gone, the newest {paths[-1]}" if paths else ""
+    return f"{count} {gone}; --checkpoints DIR names where to look" if paths else None
 
 
 def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
