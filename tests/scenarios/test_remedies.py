@@ -206,6 +206,9 @@ OWN_TEST = {
     "stagger-start": "test_ranks_of_a_machine_start_one_after_the_other",
     "celery-solo": "test_a_celery_worker_trains_in_its_own_process",
     "skip-bad-batches": "test_bad_batches.py::test_bad_batches_are_skipped",
+    "cpu": "test_devices_and_memory.py::test_a_training_that_asks_for_a_gpu_runs_on_the_cpu",
+    "memory-relief": "test_devices_and_memory.py::test_memory_that_nobody_collects_is_freed",
+    "mps-fallback": "test_devices_and_memory.py::test_mps_fallback_reaches_the_training",
     "cpu-not-mps": "test_a_setting_of_a_mac_reaches_the_training",
 }
 ONLY_ARRIVES = (

@@ -3,6 +3,7 @@
 It must cost a step next to nothing, and nothing at all where the plan does not ask for it.
 """
 
+import gc
 import sys
 
 from watchdog_train.client import notes, phases, settings
@@ -14,6 +15,8 @@ def apply(torch):
     settings.attempted("omp-1", _one_thread, torch)
     if settings.parameters("cpu-not-mps") is not None:
         _without_mps(torch)
+    settings.prepare("cpu", "cpu_only", "apply", torch)
+    settings.prepare("memory-relief", "training_settings", "relieve", torch)
 
 
 def _one_thread(_, torch):
@@ -38,6 +41,15 @@ def _without_mps(torch):
     except Exception as error:
         settings.report("cpu-not-mps", False, type(error).__name__)
         return
+    after_first_step(_tell_device)
+
+
+def _tell_device(device):
+    settings.report("cpu-not-mps", device == "cpu", "parameters are on " + device)
+
+
+def after_first_step(tell):
+    """Call it with the device of the parameters, once a step has been made."""
     told: list = []
 
     def step_done(optimizer, args, kwargs):
@@ -45,13 +57,45 @@ def _without_mps(torch):
             # It stays: taken out here, the others of this very step would not be called.
             if not told:
                 told.append(True)
-                device = str(optimizer.param_groups[0]["params"][0].device)
-                settings.report("cpu-not-mps", device == "cpu", "parameters are on " + device)
+                tell(str(optimizer.param_groups[0]["params"][0].device))
         except Exception as error:
-            notes.note("cpu-not-mps: the device is not known: " + type(error).__name__)
+            notes.note("the device is not known: " + type(error).__name__)
 
+    _after_steps(step_done)
+
+
+def _after_steps(step_done):
     dynamo.remember(step_done)
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)
+
+
+def relieve(torch):
+    """memory-relief: after some steps free what can be, and wait for the GPU.
+
+    An error that the GPU has pending is raised there, in optimizer.step(), and not later.
+    """
+    every = int((settings.parameters("memory-relief") or {}).get("n", 5))
+    steps = [0]
+
+    def step_done(optimizer, args, kwargs):
+        steps[0] += 1
+        if steps[0] % every:
+            return
+        freed, where = gc.collect(), []
+        if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            where.append("CUDA")
+        elif "mps" in str(optimizer.param_groups[0]["params"][0].device):
+            torch.mps.synchronize()
+            torch.mps.empty_cache()
+            where.append("MPS")
+        if steps[0] == every:
+            device = " and ".join(where) or "no memory of a GPU"
+            why = "step %d: %d objects collected, %s" % (every, freed, device)
+            settings.report("memory-relief", True, why)
+
+    _after_steps(step_done)
 
 
 def longer_timeout(function, args, kwargs):

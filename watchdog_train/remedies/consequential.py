@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_train.remedies.remedy import Remedy, in_process
+from watchdog_train.remedies.remedy import Remedy, in_process, variables
 
 DEVICE = (
     Remedy(
@@ -15,6 +15,32 @@ DEVICE = (
         changes="rounding; the random numbers of the CPU are others",
         may_break="nothing; steps get slower",
         script_line='torch.device("cpu") in place of "mps"\n'
+        "TrainingArguments(..., use_cpu=True)  # with a Trainer",
+    ),
+    Remedy(
+        id="mps-fallback",
+        kind="device",
+        summary="computes on the CPU what MPS cannot",
+        **variables("mps-fallback", PYTORCH_ENABLE_MPS_FALLBACK="1"),
+        precondition="training on MPS; read when torch is imported",
+        changes="rounding of those operations",
+        may_break="nothing; those operations get slower",
+        script_line='os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"  # before the import',
+        platforms=("darwin",),
+    ),
+    Remedy(
+        id="cpu",
+        kind="device",
+        summary="trains on the CPU, whatever device the script asks for",
+        env={"CUDA_VISIBLE_DEVICES": "", "DISABLE_MPS": "1", "ACCELERATE_USE_CPU": "true"},
+        in_process=in_process("cpu"),
+        needs_allow=True,
+        precondition="what asks by torch in the thread that imports it, Trainer, accelerate and "
+        "Lightning; not torch.Generator, weights read by safetensors to a GPU, or kernels",
+        changes="rounding; the random numbers of the CPU are others; fp16 is off, NCCL becomes "
+        "gloo",
+        may_break="code that needs a GPU; steps get much slower",
+        script_line='torch.device("cpu") everywhere, and CUDA_VISIBLE_DEVICES=""\n'
         "TrainingArguments(..., use_cpu=True)  # with a Trainer",
     ),
 )

@@ -113,6 +113,15 @@ EXECUTION = (
         platforms=("linux",),
     ),
     Remedy(
+        id="memory-relief",
+        summary="collects garbage, empties the cache of the GPU and waits for it every 5 steps",
+        in_process=in_process("memory-relief", n=5),
+        precondition="steps of an optimizer of torch; memory that is in use is not freed",
+        may_break="nothing; steps get slower, and a pending error of the GPU is raised earlier",
+        script_line="gc.collect(); torch.cuda.synchronize(); torch.cuda.empty_cache()  "
+        "# every 5 steps",
+    ),
+    Remedy(
         id="debug-detail",
         summary="has torch check every collective, to name the rank that differs",
         **variables("debug-detail", TORCH_DISTRIBUTED_DEBUG="DETAIL"),

@@ -19,6 +19,7 @@ def arm(module):
             part(accelerator)
         except Exception as error:
             problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    settings.prepare("cpu", "cpu_only", "of_accelerate", accelerator)
     loading = sys.modules["accelerate.data_loader"]
     settings.prepare("skip-bad-batches", "bad_batches", "of_accelerate", loading)
     if problems:

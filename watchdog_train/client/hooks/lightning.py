@@ -31,6 +31,7 @@ def arm(module):
             part(name)
         except Exception as error:
             problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    settings.prepare("cpu", "cpu_only", "of_lightning", sys.modules[name].Trainer)
     strategy = sys.modules[name + ".strategies"].Strategy
     settings.prepare("skip-bad-batches", "bad_batches", "of_lightning", strategy)
     lightning_steps.armed.add(name)

@@ -14,6 +14,7 @@ from watchdog_train.client import (
     phases,
     resume,
     saves,
+    settings,
     slot,
     trainer_settings,
 )
@@ -35,6 +36,7 @@ def arm(module):
             setattr(module.Trainer, name, wrap(getattr(module.Trainer, name)))
         except Exception as error:
             problems.append(name + " " + type(error).__name__)
+    settings.prepare("cpu", "cpu_only", "of_transformers", module.TrainingArguments)
     if problems:
         raise RuntimeError(", ".join(problems))
 
