@@ -26,7 +26,8 @@ ALL = (*CATALOGUE, *USER_FIXES, *ALWAYS)
 FREE = {"plain-retry", "lightning-ddp"}
 """Whoever names one of these has grounds: they are for a family of the user's own."""
 LOADERS = {
-    "num-workers-0", "loader-timeout", "persistent-workers", "persistent-workers-off", "spawn",
+    "num-workers-0", "num-workers-1", "loader-timeout", "persistent-workers",
+    "persistent-workers-off", "spawn",
 }  # fmt: skip
 CODE = {"none-user-fix", "upgrade-library"}
 FIFO = {"wait": "file", "call": "open", "path": "out/ckpt.pt", "kind": "fifo"}

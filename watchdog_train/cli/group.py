@@ -40,6 +40,7 @@ COMMANDS = {
     "dump": CommandRow("Understand", "Collect evidence now, without ending anything."),
     "replay": CommandRow("Understand", "Judge a recorded trace again, with other settings."),
     "diagnose": CommandRow("Understand", "Name the cause behind dumps and logs you bring."),
+    "bisect": CommandRow("Understand", "Find with how much less a hang is gone, by short trials."),
     "report": CommandRow("Understand", "Tell what happened to a run."),
     "checkpoints": CommandRow("Prepare", "List checkpoints and tell which are whole."),
     "remedies": CommandRow("Prepare", "List the safer settings wtrain knows."),

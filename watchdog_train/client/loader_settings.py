@@ -114,6 +114,16 @@ def _no_workers(_, arguments):
     return True, str(before) + " -> 0 workers"
 
 
+def _one_worker(_, arguments):
+    before, data = _workers(arguments), sys.modules["torch.utils.data.dataset"]
+    if before < 2:
+        return False, "no more than one worker"
+    if isinstance(arguments.get("dataset"), data.IterableDataset):
+        return False, "an IterableDataset gives other batches with one worker"
+    arguments["num_workers"] = 1
+    return True, str(before) + " -> 1 workers"
+
+
 def _shards_itself(dataset):
     """Whether workers share an iterable dataset among them: those of the library datasets do."""
     return type(dataset).__module__.split(".", 1)[0] == "datasets"
@@ -167,6 +177,7 @@ def _timeout(entry, arguments):
 # Workers go first: the others look at how many are left.
 _LOADER = {
     "num-workers-0": _no_workers,
+    "num-workers-1": _one_worker,
     "spawn": _spawn,
     "pin-memory-off": _no_pinning,
     "persistent-workers-off": _no_persistence,

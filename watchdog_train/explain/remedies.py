@@ -297,6 +297,7 @@ _LEAVING = (
 )
 _GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
     "num-workers-0": ("loader",),
+    "num-workers-1": ("loader",),
     "spawn": ("forked",),
     "pin-memory-off": ("pinning",),
     "persistent-workers": ("loader",),

@@ -19,6 +19,16 @@ LOADING = (
         "TrainingArguments(..., dataloader_num_workers=0)  # with a Trainer",
     ),
     Remedy(
+        id="num-workers-1",
+        summary="loads data with one worker",
+        in_process=in_process("num-workers-1"),
+        precondition="map-style datasets of a DataLoader with several workers",
+        changes="random augmentation draws from the generator of one worker",
+        may_break="nothing; loading may get slower",
+        script_line="DataLoader(..., num_workers=1)\n"
+        "TrainingArguments(..., dataloader_num_workers=1)  # with a Trainer",
+    ),
+    Remedy(
         id="spawn",
         summary="starts loader workers by spawn instead of fork",
         in_process=in_process("spawn"),
