@@ -143,10 +143,10 @@ def test_saves_that_are_nowhere_are_told(tmp_path: Path) -> None:
     for record in records:
         shutil.rmtree(Path(record.path).parent)
     request = SurveyRequest(saves=tuple(records), cwd=str(tmp_path), settle_s=0.0)
-    said = (
-        f"2 noted saves are gone from {tmp_path}/scratch-2; --checkpoints DIR names where to look"
+    assert survey(request).gone == (
+        f"2 noted saves are gone, the newest {tmp_path}/scratch-2/state.pt; "
+        "--checkpoints DIR names where to look"
     )
-    assert survey(request).gone == said
     newer = saved(tmp_path / "ckpt.pt")
     assert survey(replace(request, saves=(*records, newer))).gone is None
 
