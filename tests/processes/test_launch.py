@@ -465,6 +465,9 @@ def test_environment_of_a_resumed_attempt(via: str) -> None:
         "hold": False,
         "signature": None,
         "saved_at": None,
+        "saved_as": "/out/checkpoint-8",
+        "sole": False,
+        "unkept": False,
     }
 
 

@@ -18,7 +18,7 @@ from watchdog_train.core.actions import CleanUp, Record, Signal, Wait
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Member, ProcessId, ProcessRow, Sample
+from watchdog_train.core.model import Member, ProcessId, ProcessRow, Sample, said
 from watchdog_train.core.policy import Stopping
 from watchdog_train.core.recovery import kill
 from watchdog_train.supervisor.hands.local import deliver
@@ -155,7 +155,7 @@ class Story:
             if state.kill is None:
                 if not kill.live(sample) and sample.empty_looks < 2:
                     continue
-                action: Any = kill.begin(sequence, state, sample, "test")
+                action: Any = kill.begin(sequence, state, sample, said("test"))
             else:
                 action = kill.pursue(state, sample, now, STOPPING)
             match action:

@@ -191,7 +191,8 @@ def _way(state: State) -> Section | None:
         return None
     slowest = max(state.places, key=lambda one: max((m.begin for m in one.milestones), default=0.0))
     lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
-    told = () if state.finished else place_sentences(state.places, state.places_mono)
+    over = state.outcome == "succeeded"
+    told = () if over else place_sentences(state.places, state.places_mono)
     others = len(state.places) - 1
     more = f" (and {words.count(others, 'other rank')})" if others else ""
     title = f"Startup of attempt {attempt.attempt}"

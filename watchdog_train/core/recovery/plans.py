@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -158,13 +159,20 @@ def choose_checkpoint(
             or (Why("not-older") if finding.whole else Why("no-proof", problem=finding.said)),
             torn=not finding.whole,
         )
-        for index, finding in enumerate(findings[:best])
+        for index, finding in enumerate(findings)
+        if best is None or index < best or _is_torn_later(finding, findings[best])
     ]
     return Choice(
         chosen=None if best is None else findings[best],
         rejected=tuple(rejected[:_REJECTED_CAP]),
         spent=tuple(name_of(findings[index].path) for index in spent if index < (best or 0)),
     )
+
+
+def _is_torn_later(finding: CheckpointFinding, chosen: CheckpointFinding) -> bool:
+    """A half-written save after the chosen one; no hook has noted it, so it is listed behind."""
+    same = finding.whole is False and finding.home == chosen.home
+    return same and (finding.saved_at or 0.0) > (chosen.saved_at or math.inf)
 
 
 def name_of(path: str) -> str:
