@@ -49,5 +49,5 @@ def test_commands_runs_and_remedies_are_offered(tmp_path: Path) -> None:
         "sft-20261122-010203-beef",
         "sft-20261121-231005-a3f9",
     ]
-    assert offered(tmp_path, "run", "--with", "num-w") == ["num-workers-0"]
+    assert offered(tmp_path, "run", "--with", "num-w") == ["num-workers-0", "num-workers-1"]
     assert offered(tmp_path, "run", "--preset", "o") == ["overnight"]

@@ -205,6 +205,7 @@ OWN_TEST = {
     "tokenizers-slow": "test_a_tokenizer_is_slow_where_transformers_has_one",
     "stagger-start": "test_ranks_of_a_machine_start_one_after_the_other",
     "celery-solo": "test_a_celery_worker_trains_in_its_own_process",
+    "num-workers-1": "test_bisect.py::test_what_a_hang_needs_is_found",
     "skip-bad-batches": "test_bad_batches.py::test_bad_batches_are_skipped",
     "cpu": "test_devices_and_memory.py::test_a_training_that_asks_for_a_gpu_runs_on_the_cpu",
     "memory-relief": "test_devices_and_memory.py::test_memory_that_nobody_collects_is_freed",

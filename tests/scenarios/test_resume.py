@@ -33,7 +33,7 @@ for step in range(first, 41):
     loss = model(torch.randn(2, 4)).sum()
     loss.backward()
     optimizer.step()
-    time.sleep(0.02)
+    time.sleep(0.1)
     if step % 5 == 0:
         torch.save({"step": step, "loss": loss.item()}, "ck/step-%06d.pt" % step)
     for at in (13, 23, 33):
