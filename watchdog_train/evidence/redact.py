@@ -93,7 +93,8 @@ _QUOTED = (
     r"(?:(?!(?P=q))(?:\\[^\n]|[^\n])){1,4096}"
 )
 _LIST = r"[(\[{](?=\s?[bru]?\\{0,4}[\"'])[^()\[\]{}\n]{1,2000}[^\s\"']*"
-_VALUE = re.compile(rf"{_QUOTED}|{_LIST}|[^\s\"'\\][^\s\"']{{0,4096}}")
+# 512 characters are judged; all that follow up to the next space are removed with them.
+_VALUE = re.compile(rf"{_QUOTED}|{_LIST}|[^\s\"'\\][^\s\"']{{0,512}}")
 _END_OF_VALUE = re.compile(r"[\s\"']|\Z")
 _NAMED = re.compile(
     r"(?<![\w.-])(?:(?<=\\)[nrt])?(?P<name>[\w.-]{1,160})"
