@@ -33,8 +33,6 @@ from watchdog_train.store.lock import is_held
 CASE_S = 400.0
 """A case that has not ended by then has failed: nothing here may wait for ever."""
 ADOPT_WITHIN_S = 2.0
-SUCCESSOR_S = 10.0
-"""For an agent to have the run of its dead leader adopted; after that a person does it."""
 SETTINGS = (
     FAST.replace("detection:\n", "detection:\n  stopped_timeout_s: 4\n")
     # Planted hangs come later: on a machine that is busy a start may take its time.
@@ -106,9 +104,7 @@ class Case:
         self.supervisor: RunningWtrain | None = None
         """The newest of them."""
         self.agents: list[RunningWtrain] = []
-        """Of the other tasks of its job; one that was killed may have a successor that is not."""
-        self.adopt_agents = False
-        """A person who takes up the leader's run does so with those of its agents, too."""
+        """Of the other tasks of its job."""
         self.supervisors: list[RunningWtrain] = []
         self.notes: list[str] = []
         """What the fault did, for whoever reads of a failure."""
@@ -164,10 +160,6 @@ class Case:
             return [self.supervisor.pid] if self.supervisor else []
         if role == "agent":
             return [each.pid for each in self.agents if each.process.poll() is None]
-        if role == "successor":
-            words = (b"watchdog_train adopt", os.fsencode(self.cwd))
-            found = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-            return [pid for pid in found if all(word in command_line(pid) for word in words)]
         if role in HELPERS:
             return self._helpers(role)
         newest = self.launched["attempt"]
@@ -232,12 +224,16 @@ class Case:
         assert run_dir is not None
         self.notes.append("adopted")
         self._follow(start_wtrain("adopt", run_dir.name, cwd=self.cwd, env=self.env))
-        if self.adopt_agents:
-            self.adopt_agents = False
-            for path in self.agent_runs():
-                again = start_wtrain("adopt", str(path), cwd=self.cwd, env=self.env)
-                self.agents.append(again)
-                self.supervisors.append(again)
+
+    def adopt_agents(self) -> None:
+        """wtrain adopt, for each agent's run that has no supervisor and has not ended."""
+        for path in self.agent_runs():
+            if is_held(path / "lock") or of_type(read_log(path), "run_finished"):
+                continue
+            self.notes.append(f"adopted {path.name}")
+            again = start_wtrain("adopt", str(path), cwd=self.cwd, env=self.env)
+            self.agents.append(again)
+            self.supervisors.append(again)
 
     def _follow(self, running: RunningWtrain) -> None:
         self.supervisor = running
@@ -309,9 +305,6 @@ class Case:
                 break
             if not self.events:
                 return code
-            if self.agents and self._is_taken_up():
-                code = of_type(self.events, "run_finished")[-1]["exit_code"]
-                break
             self.wait(self.chance.uniform(0.0, ADOPT_WITHIN_S))
             self.adopt()
         while self._busy():
@@ -319,21 +312,8 @@ class Case:
         self.catch_up()
         return code
 
-    def _is_taken_up(self) -> bool:
-        """Whether an agent gives the killed leader's run a successor, which ends it."""
-        assert self.run_dir is not None
-        lock, until = self.run_dir / "lock", time.monotonic() + SUCCESSOR_S
-        while not of_type(self.events, "run_finished"):
-            if is_held(lock):
-                until = time.monotonic() + SUCCESSOR_S
-            elif time.monotonic() > until or not self.pids("agent"):
-                return False
-            self._pause(0.05, "a successor ends the run")
-        self.notes.append("taken up by an agent")
-        return True
-
     def _busy(self) -> bool:
-        """Whether tasks, or successors of killed ones, are at work."""
+        """Whether other tasks are at work."""
         runs = (self.cwd / "wtrain-runs").glob("[!.]*/lock")
         agents = (self.cwd / "wtrain-runs" / ".agents").glob("*/lock")
         held = bool(self.agents) and any(is_held(lock) for lock in (*runs, *agents))

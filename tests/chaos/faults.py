@@ -98,7 +98,6 @@ FAULTS = {
         Fault("SIGTERM of the supervisor", p.term_supervisor, ANY),
         Fault("SIGHUP of the supervisor", p.hup_supervisor, ANY),
         Fault("SIGKILL of an agent", j.kill_agent, ANY, _job),
-        Fault("SIGKILL of an agent and its successor", j.kill_agent_twice, ANY, _job),
         Fault("SIGSTOP of an agent", j.stop_agent, ANY, _job),
         Fault("SIGTERM of an agent", j.term_agent, ANY, _job),
         Fault("SIGKILL of leader and agent", j.kill_leader_and_agent, ANY[1:], _job),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from tests.chaos.case import Case, NotReachedError
+from tests.chaos.case import ADOPT_WITHIN_S, Case, NotReachedError
 from tests.chaos.faults_processes import is_ending
 from tests.support import of_type
 
@@ -14,18 +14,11 @@ SILENT_S = 12.0
 
 
 def kill_agent(case: Case) -> None:
-    """The leader has its run adopted; one that had no run yet is what a starter would see."""
+    """Training continues, and a person takes its run back soon after."""
     case.expected.harmless = True
     _may_not_have_begun(case)
     case.kill(case.one("agent", FIND_S), signal.SIGKILL)
-
-
-def kill_agent_twice(case: Case) -> None:
-    kill_agent(case)
-    case.wait(case.chance.choice((1.0, 3.0, 6.0)) * case.chance.random())
-    found = case.pids("successor")
-    if found:
-        case.kill(found[0], signal.SIGKILL)
+    case.later(case.chance.uniform(0.1, ADOPT_WITHIN_S), case.adopt_agents)
 
 
 def stop_agent(case: Case) -> None:
@@ -44,14 +37,14 @@ def term_agent(case: Case) -> None:
 
 
 def kill_leader_and_agent(case: Case) -> None:
-    """Nobody is left to have anything adopted: a person does it, for each."""
+    """A person takes each of their runs back."""
     agent = case.one("agent", FIND_S)
     _may_not_have_begun(case)
     case.kill(case.one("supervisor"), signal.SIGKILL)
     case.kill(agent, signal.SIGKILL)
     if not case.agent_runs():
         raise NotReachedError("the agent had not begun")
-    case.adopt_agents = True
+    case.later(case.chance.uniform(0.1, ADOPT_WITHIN_S), case.adopt_agents)
 
 
 def _may_not_have_begun(case: Case) -> None:

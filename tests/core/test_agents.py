@@ -159,7 +159,7 @@ def test_orders_are_carried_out_once() -> None:
         said = []
         for _ in range(60):
             left = tuple(one for one in orders if one.number > crew.done)
-            said.append(wire.Orders(epoch=3, leader=HERE, agents=(), orders=left))
+            said.append(wire.Orders(epoch=3, leader=HERE, orders=left))
             for word in chance.sample(said, min(len(said), chance.randint(0, 2))):
                 inbox.take(word, crew)
             if inbox:
@@ -175,15 +175,13 @@ def test_an_older_leader_is_refused() -> None:
     inbox = Inbox()
     crew = Crew(task=TASK, epoch=5, done=2)
     order = wire.Order(number=3, work=CleanUp(host=""))
-    old = wire.Orders(epoch=4, leader=HERE, agents=(), orders=(order,))
+    old = wire.Orders(epoch=4, leader=HERE, orders=(order,))
     assert not inbox.take(old, crew)
     assert not inbox
-    new = wire.Orders(epoch=6, leader=HERE, agents=(), orders=(order,))
+    new = wire.Orders(epoch=6, leader=HERE, orders=(order,))
     assert inbox.take(new, crew)
     assert not inbox, "the first order of a leader is number 1"
-    first = wire.Orders(
-        epoch=6, leader=HERE, agents=(), orders=(wire.Order(number=1, work=CleanUp(host="")),)
-    )
+    first = wire.Orders(epoch=6, leader=HERE, orders=(wire.Order(number=1, work=CleanUp(host="")),))
     assert inbox.take(first, crew)
     assert not inbox.take(msgspec.structs.replace(old, epoch=5), crew)
     assert inbox.next().number == 1
@@ -408,9 +406,6 @@ def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
     assert hands.sight.exit.code is None, "of an earlier attempt"
     leader.context.system.now += 11.0
     assert not hands.sight.is_heard
-    assert hands.sight.agent_lives is True
-    leader.context.system.dead = frozenset([ProcessId(7, 7)])
-    assert hands.sight.agent_lives is False
 
 
 def test_clocks_of_machines_differ(leader: Any) -> None:

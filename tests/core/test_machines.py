@@ -14,7 +14,6 @@ from watchdog_train.core.actions import (
     Several,
     StartEvidence,
     StartJoint,
-    TakeOver,
     TreeSight,
     Wait,
 )
@@ -23,7 +22,7 @@ from watchdog_train.core.decide import _record_exit
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.job.machines import explain_together, hear, replace
+from watchdog_train.core.job.machines import explain_together, hear
 from watchdog_train.core.model import (
     ExitStatus,
     Member,
@@ -117,23 +116,6 @@ def test_every_machine_is_on_one_screen() -> None:
     page = report_document(msgspec.structs.replace(history([b.RUN_STARTED]), state=state), {})
     (section,) = [one for one in page.sections if one.title == "Machines"]
     assert [row[:2] for row in section.rows] == [("node0", "n0"), ("node1", "n1")]
-
-
-def test_a_successor_that_dies_unheard_gets_another_one() -> None:
-    """Not at once, for it may only be slow, and not for ever."""
-    agent = Machine(host="node1", hostname="n1", place="p1", run_dir="/r1", agent=ProcessId(5, 5))
-    state, taken = training(), []
-    for at in range(0, 200, 10):
-        seen = look(float(at), silent_s=50.0)
-        sight = msgspec.structs.replace(seen.trees[1], agent=agent, agent_lives=False)
-        seen = msgspec.structs.replace(seen, trees=(seen.trees[0], sight))
-        action = replace(seen, state, Policy())
-        if action is not None:
-            assert isinstance(action, TakeOver)
-            taken.append(at)
-            lost = e.PeerLost(task=1, pid=5, run_id="r1", why=action.why, mono=float(at))
-            state = evolve(state, lost)
-    assert taken == [0, 30, 60]
 
 
 def test_before_it_comes_and_after_it_is_lost() -> None:

@@ -146,8 +146,6 @@ class TreeSight(Value):
     """An attempt that lives there, and that no leader of this run has begun."""
     sees: bool | None = True
     """Whether the checkpoint of the next plan is there; None: not known yet."""
-    agent_lives: bool | None = None
-    """Its process; None: on another machine, where nobody can tell, and while it is heard."""
 
     @property
     def host(self) -> str:
@@ -316,16 +314,6 @@ class AskSave(Value, tag=True):
     """Which request of the run this is at least; 0: the next one."""
 
 
-class TakeOver(Value):
-    """Give the run of a task whose supervisor is gone another supervisor."""
-
-    task: int
-    pid: int
-    run_id: str
-    run_dir: str
-    why: Why
-
-
 class RunCommands(Value):
     """Run the user's commands before a restart; their end is an observation."""
 
@@ -392,5 +380,4 @@ Action = (
     | KeepCopy
     | RestoreCopy
     | RunCommands
-    | TakeOver
 )

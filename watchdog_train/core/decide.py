@@ -324,7 +324,6 @@ RULES: tuple[Rule, ...] = (
     _record_news,
     _record_exit,
     _of_the_crew(machines.hear),
-    _of_the_crew(machines.replace),
     bring_home,
     _of_the_crew(machines.explain_together),
     keeping.keep,

@@ -327,7 +327,7 @@ def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
         yield f"settings taken back: {words.listed([clean(name, 60) for name in dropped])}"
 
 
-def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
+def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:
     """Other machines, copies of a run, who watches it, its log, its messages."""
     match event:
         case e.MachineSilent():
@@ -337,8 +337,6 @@ def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:  # noqa: PLR0
             yield f"heard again after {duration(event.silent_s)}"
         case e.MachineLost():
             yield f"{why_text(event.why)}: what runs there is unknown"
-        case e.PeerLost():
-            yield f"{why_text(event.why)}: its run gets another one"
         case e.CommandsStarting(for_event=name) if name == BEFORE_RESTART:
             yield "running your commands before the restart"
         case e.CommandsRan():

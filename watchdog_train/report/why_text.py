@@ -229,7 +229,6 @@ SENTENCES: dict[WhyCode, str] = {
     "world-elsewhere": "only {count} of the {of} ranks of its world are here: nothing is known of "
     "the others, and a hang may stay undetected; start all tasks with --nodes auto, and on several "
     "machines with --coordination tcp://HOST:PORT, HOST being the machine of the first one",
-    "peer-gone": "the supervisor of {who}, pid {pid}, is gone",
     "not-come": "{who} did not come within {limit}",
     "waits-for-agents": "waiting for {who}",
     "machine-lost": "{who} was not heard for {seconds}",

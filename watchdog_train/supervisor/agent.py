@@ -18,7 +18,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.answers import start_evidence
 from watchdog_train.core.decide import attend
 from watchdog_train.core.fold.state import Machine, State
-from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave, lowest_living
+from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave
 from watchdog_train.core.job.meeting import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
 from watchdog_train.core.recovery.giving_up import give_up
@@ -56,7 +56,6 @@ class Agent(Supervisor):
         self._inbox = Inbox()
         self._place = machine_of(context.system)
         self._leader: Machine | None = None
-        self._agents: tuple[Machine, ...] = ()
         self._over: e.RunFinished | None = None
         self._heard_at = context.system.monotonic()
         self._reported_at = 0.0
@@ -92,6 +91,7 @@ class Agent(Supervisor):
     def _decide(self, observation: a.Observation) -> a.Action:
         state, now = self.state, observation.now
         self._listen(now)
+        self._read_last_word(now)
         if state.stop is not None or state.given_up is not None or self._was_never_led(now):
             self._report(observation)
             return super()._decide(observation)
@@ -100,7 +100,6 @@ class Agent(Supervisor):
             self._be_asked(observation)
             or (None if isinstance(found, a.Wait) else found)
             or self._obey(observation)
-            or self._replace_leader(now)
             or self._be_alone(observation)
             or self._rest(observation)
         )
@@ -178,21 +177,13 @@ class Agent(Supervisor):
             return leave(observation, self.state, Why("leader-lost", seconds=alone_s))
         return None
 
-    def _replace_leader(self, now: float) -> a.Action | None:
-        """On the leader's machine the lowest living agent has its run adopted."""
-        leader, system = self._leader, self._context.system
+    def _read_last_word(self, now: float) -> None:
+        """Learn from a dead leader's log that the run is over; only on the leader's machine."""
+        leader = self._leader
         if leader is None or leader.place != self._place or now - self._heard_at <= DEAD_FOR_S:
-            return None
-        if system.is_alive(leader.agent) is not False:
-            return None
-        if self._dead != leader.agent:
+            return
+        if self._dead != leader.agent and self._context.system.is_alive(leader.agent) is False:
             self._dead, self._over = leader.agent, self._over or last_word(leader.run_dir)
-        if self._over is not None:
-            return None
-        # Us, too: the leader may have died before it could name us.
-        near = {one.agent: one for one in (*self._agents, self._me)}
-        alive = [one for who, one in near.items() if system.is_alive(who) is not False]
-        return lowest_living(leader, alive, self.state, now)
 
     def _rest(self, observation: a.Observation) -> a.Action:
         self._report(observation)
@@ -208,8 +199,7 @@ class Agent(Supervisor):
                 continue
             self._heard_at = now
             if self.state.crew is not None and self._inbox.take(message, self.state.crew):
-                self._leader, self._agents = message.leader, message.agents
-                self._over = message.over
+                self._leader, self._over = message.leader, message.over
                 self._outbox.taken(message.taken)
                 if message.checkpoint != self._sought.path:
                     self._sought = Sought(message.checkpoint)

@@ -20,7 +20,6 @@ from watchdog_train.core.job.machines import folder_of
 from watchdog_train.core.model import Survey, said, written
 from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
@@ -30,12 +29,10 @@ from watchdog_train.supervisor.directories import (
     resumed_places,
 )
 from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.helper import module
 from watchdog_train.supervisor.keeping import start_copy, start_restore
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system.protocol import PASSING
-from watchdog_train.trusted_files import open_regular
 
 SURVEY_S, SURVEY_AGAIN_S = 60.0, 180.0
 """Deadline of a scan of checkpoints, and of the next one after it failed; reading whole files gets
@@ -98,8 +95,6 @@ class Performer:
                 yield self._ask(action, state)
             case a.CleanUp():
                 yield self._hands[action.host].clean_up(state)
-            case a.TakeOver():
-                yield from self._take_over(action)
             case a.Wait():
                 return
 
@@ -127,32 +122,6 @@ class Performer:
             step=action.step,
             expects_save=action.expects_save,
         )
-
-    def _take_over(self, action: a.TakeOver) -> Iterator[e.AnyEvent]:
-        yield e.PeerLost(task=action.task, pid=action.pid, run_id=action.run_id, why=action.why)
-        problem = self._replace_supervisor(action)
-        if problem is not None:
-            self._context.display.say(
-                f"wtrain: {why_text(action.why)}, and cannot be replaced: {problem}"
-            )
-
-    def _replace_supervisor(self, action: a.TakeOver) -> str | None:
-        """Have its run adopted, by a process that says into it what it does; or why it cannot."""
-        folder, children = Path(action.run_dir), self._context.children
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        try:
-            with os.fdopen(open_regular(folder / "adopted.log", flags), "ab") as said:
-                child = children.spawn(
-                    module("watchdog_train", "adopt", str(folder)),
-                    name=f"take-over-{action.task}",
-                    deadline_s=None,
-                    stdout=said,
-                    stderr=said,
-                )
-        except OSError as error:
-            return str(error)
-        children.release(child)  # it outlives us, and its run is its own
-        return None
 
     def _launch(self, action: a.Launch, state: State) -> Iterator[e.AnyEvent]:
         token, hosts = os.urandom(16).hex(), action.hosts

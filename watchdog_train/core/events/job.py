@@ -46,14 +46,5 @@ class Ordered(Event):
     number: int
 
 
-class PeerLost(Event):
-    """Intent: the supervisor of another task is gone; another one takes up its run."""
-
-    task: int
-    pid: int
-    run_id: str
-    why: Why
-
-
-JobEvent = TaskJoined | PeerLost | MachineHeard | MachineSilent | MachineLost | Ordered
+JobEvent = TaskJoined | MachineHeard | MachineSilent | MachineLost | Ordered
 """Only in a run that is one of several tasks of a job."""

@@ -23,9 +23,6 @@ def change(state: State, event: e.AnyEvent) -> State:
             return _replace(state, crew=crew, host=event.host or state.host)
         case e.MachineLost():
             return _lost(state, event)
-        case e.PeerLost() if crew is not None:
-            dead = (event.task, event.pid, event.mono)
-            return _replace(state, crew=_replace(crew, taken_over=(*crew.taken_over, dead)))
         case e.Ordered() if crew is not None:
             return _replace(state, crew=_replace(crew, epoch=event.epoch, done=event.number))
         case e.MachineHeard() if crew is not None:

@@ -311,8 +311,6 @@ class Crew(Value, dict=True):
     """Of an agent: the newest leader that it obeys."""
     done: int = 0
     """Of an agent: the newest order of that leader."""
-    taken_over: tuple[tuple[int, int, float], ...] = ()
-    """Who was dead and has been replaced: task, pid, and when."""
     unseen: tuple[tuple[str, Why], ...] = ()
     """Checkpoints that not every machine sees, and which does not."""
 

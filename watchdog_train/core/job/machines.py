@@ -6,7 +6,6 @@ heard or are given up: what cannot be heard is unknown, and no reason for a kill
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -18,7 +17,6 @@ from watchdog_train.core.actions import (
     Observation,
     Record,
     StartJoint,
-    TakeOver,
     Wait,
 )
 from watchdog_train.core.fold.state import Machine, StallRecord, State, Tree
@@ -35,10 +33,6 @@ SURE_S = 30.0
 """All ranks of one task are born by then."""
 STOPPING_S = 30.0
 """For a machine that is silent to be heard again, once the run is stopped."""
-TAKE_OVER_LIMIT = 3
-"""A supervisor that dies again and again is not replaced for ever."""
-SUCCESSOR_S = 30.0
-"""For a successor to be heard."""
 PEERS: Final = "peers"
 JOINT: Final = "joint"
 MOST_JOINT = 128
@@ -227,44 +221,6 @@ def leave(
         why=why,
     )
     return Record(events=(stall, given_up))
-
-
-def replace(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """An agent on this machine that has died gets a successor, which finds the training alive."""
-    if state.stop is not None or state.crew is None:
-        return None
-    for number, sight in enumerate(observation.trees):
-        if sight.agent is not None and sight.agent_lives is False:
-            found = take_over(number, sight.agent, state, observation.now)
-            if found is not None:
-                return found
-    return None
-
-
-def lowest_living(
-    leader: Machine, alive: Sequence[Machine], state: State, now: float
-) -> TakeOver | None:
-    """What the agent does that has the lowest number of those alive, when its leader has died."""
-    first = alive[0].agent if alive else None
-    return take_over(0, leader, state, now) if first == state.supervisor else None
-
-
-def take_over(task: int, dead: Machine, state: State, now: float) -> TakeOver | None:
-    """Have the run of a dead supervisor or agent adopted; three times at most.
-
-    A successor that is not heard in time may have died, too. One that lives holds the run's lock.
-    """
-    before = [one[1:] for one in state.crew.taken_over if one[0] == task] if state.crew else []
-    early = any(pid == dead.agent.pid and now < at + SUCCESSOR_S for pid, at in before)
-    if early or len(before) >= TAKE_OVER_LIMIT:
-        return None
-    return TakeOver(
-        task=task,
-        pid=dead.agent.pid,
-        run_id=dead.run_dir.rpartition("/")[2],
-        run_dir=dead.run_dir,
-        why=Why("peer-gone", who=dead.host or "the leader", pid=dead.agent.pid),
-    )
 
 
 def explain_together(observation: Observation, state: State, _policy: Policy) -> Action | None:

@@ -47,7 +47,7 @@ WhyCode = Literal[
     "others-may-finish", "others-wait", "others-went-on", "others-write", "our-bug", "outlived",
     "outlived-killed", "outlives",
     "output-lost", "over-stall-timeout", "over-startup-timeout", "own-count", "parser-knows",
-    "passing-over", "peer-gone", "plan-failed", "port-taken", "prints", "progress",
+    "passing-over", "plan-failed", "port-taken", "prints", "progress",
     "progress-before-kill", "put-back", "quiet-at-work", "rank-ended", "rank-ended-before",
     "rank-not-loaded", "reader-behind", "rebooted", "requeued", "restarted", "restarts-used",
     "resume-adds", "resume-by-api", "resume-by-hook", "resume-by-option", "resume-by-script",

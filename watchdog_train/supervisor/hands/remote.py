@@ -96,9 +96,6 @@ class RemoteHands:
     def sight(self) -> a.TreeSight:
         now, report = self._context.system.monotonic(), self._report
         silent_s = now - self._heard_at
-        agent, lives = report.agent if report is not None else None, None
-        if agent is not None and agent.place == self._machines.place and silent_s > 2 * AGAIN_S:
-            lives = self._context.system.is_alive(agent.agent)
         heard = report is not None and report.epoch == self.epoch and silent_s < a.UNHEARD_S
         works = [order.work for order in self._orders]
         asked = frozenset(_ASKED[type(work)] for work in works if type(work) in _ASKED)
@@ -112,8 +109,7 @@ class RemoteHands:
             is_heard=heard,
             obeyed_at=inf if any(isinstance(one, a.Signal) for one in works) else self._obeyed_at,
             silent_s=silent_s,
-            agent=agent,
-            agent_lives=lives,
+            agent=report.agent if report is not None else None,
             sees=report.sight.sees if report and report.checkpoint == self._checkpoint else None,
         )
 
@@ -286,8 +282,6 @@ class Machines:
                 "wtrain: somebody came with another WTRAIN_JOB_KEY and was refused; all tasks of a "
                 "job need the same: export it once, before they start"
             )
-        # One of these replaces us; names of all, said to all, would grow by the square.
-        known = state.crew.machines if state.crew is not None else ()
         plan, over = state.next_plan, None
         used = plan.checkpoint.path if plan is not None and plan.checkpoint is not None else ""
         if state.outcome is not None and state.exit_code is not None:
@@ -295,9 +289,8 @@ class Machines:
             over = RunFinished(
                 outcome=state.outcome, exit_code=state.exit_code, warning=None, why=why
             )
-        near = tuple(one for one in known if one.place == self.place)
         me = this_machine(self.context, self.place, state)
-        word = wire.Orders(epoch=0, leader=me, agents=near, checkpoint=used, over=over)
+        word = wire.Orders(epoch=0, leader=me, checkpoint=used, over=over)
         for each in self.hands:
             each.say(word, now)
 

@@ -61,8 +61,6 @@ class Orders(Value, tag=True):
 
     epoch: int
     leader: Machine
-    agents: tuple[Machine, ...]
-    """Those on the leader's machine, by number."""
     orders: tuple[Order, ...] = ()
     taken: int = 0
     """The newest parcel that the leader has."""
