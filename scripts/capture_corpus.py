@@ -1,7 +1,7 @@
 """Captures tests/programs/families.py with the real collectors into tests/corpus/captured.
 
-`python scripts/capture_corpus.py [FAMILY]...`: three runs of each, one file a
-family, paths and names of this machine replaced. Starts, looks, ends what it started; nothing else.
+`python scripts/capture_corpus.py [FAMILY]...`: the evidence of three bundles of each, one file for
+a family, paths and names of this machine replaced. It kills the processes it started and no others.
 It needs `pip install datasets wandb`.
 """
 
@@ -21,8 +21,15 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.model import Member
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.corpus.cases import UNKNOWN, Case, write_cases
+from watchdog_train.core.diagnosis.facts import Evidence, HostFacts, LogText
+from watchdog_train.core.model import ExitStatus, Member
+from watchdog_train.evidence import logs
+from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.discover import tree_of
+from watchdog_train.evidence.exceptions import of_output
 from watchdog_train.evidence.manual import collect_now
 from watchdog_train.system import current
 
@@ -33,6 +40,7 @@ RUNS = 3
 READY_S = 150.0
 SETTLE_S = 3.0
 FRAMES = 30
+"""Of each thread."""
 LOG_LINES = 40
 RANKS = {
     "collective_mismatch": (0, 1),
@@ -47,10 +55,10 @@ LOOK_AT = {"ddp_init": (0,)}
 """Ranks that are captured, where not all are."""
 CRASHES = {"dataloader_worker_died", "oom_killer", "gloo_timeout"}
 EXPECT = {
-    "compiles_for_long": "compile-worker | insufficient-evidence",
-    "healthy_slow": "healthy-slow | insufficient-evidence",
-    "gil_deadlock": "gil-deadlock | insufficient-evidence",
-    "fsdp_state_gather": "fsdp-state-gather | collective-mismatch",
+    "compiles_for_long": ("compile-worker", UNKNOWN),
+    "healthy_slow": ("healthy-slow", UNKNOWN),
+    "gil_deadlock": ("gil-deadlock", UNKNOWN),
+    "fsdp_state_gather": ("fsdp-state-gather", "collective-mismatch"),
 }
 
 
@@ -72,21 +80,20 @@ def main() -> int:
     ]
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in known:
-        blocks = []
+        cases = []
         for run in range(1, RUNS + 1):
-            block = capture(name, run)
-            if block is None:
-                print(f"{name}: run {run} was not captured")
+            case = capture(name, run)
+            if case is None:
+                print(f"{name}: run {run} was not captured", flush=True)
                 break
-            blocks.append(block)
-        if len(blocks) == RUNS:
-            file = FOLDER / f"{name.replace('_', '-')}.txt"
-            file.write_text("".join(blocks), "utf-8")
-            print(f"{name}: {RUNS} captures")
+            cases.append(case)
+        if len(cases) == RUNS:
+            write_cases(FOLDER / f"{name.replace('_', '-')}.jsonl", cases)
+            print(f"{name}: {RUNS} captures", flush=True)
     return 0
 
 
-def capture(name: str, run: int) -> str | None:
+def capture(name: str, run: int) -> Case | None:
     """One run of a program as a case of the corpus."""
     with tempfile.TemporaryDirectory(prefix="capture-") as place:
         folder = Path(place)
@@ -150,7 +157,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait(10)
 
 
-def _looked(name: str, run: int, started: Started, folder: Path) -> str | None:
+def _looked(name: str, run: int, started: Started, folder: Path) -> Case | None:
     members: list[Member] = []
     for rank, (process, _) in zip(RANKS.get(name, (0,)), started, strict=True):
         if rank in LOOK_AT.get(name, (rank,)):
@@ -163,53 +170,63 @@ def _looked(name: str, run: int, started: Started, folder: Path) -> str | None:
     out = folder / "stalls" / "0001"
     out.mkdir(parents=True)
     collect_now(members, out)
-    files = {path.name: _stack(path) for path in sorted((out / "stacks").glob("*.txt"))}
-    return _case(name, run, files, folder)
+    bundle = read_bundle(out)
+    if bundle is None:
+        return None
+    evidence = msgspec.structs.replace(bundle.evidence, logs=_logs(folder), host=HostFacts())
+    return _case(name, run, evidence, folder)
 
 
-def _stack(path: Path) -> str:
-    """Threads with their innermost frames; whole stacks of native pools are long."""
-    kept, frames = [], 0
-    for line in path.read_text("utf-8", "replace").splitlines():
-        if line.startswith("thread "):
-            frames = 0
-        if line.startswith("command: "):
-            continue
-        if line.startswith("    "):
-            frames += 1
-            if frames > FRAMES:
-                continue
-        kept.append(line)
-    return "\n".join(kept)
-
-
-def _crashed(name: str, run: int, started: Started, folder: Path) -> str | None:
-    files = {}
-    for rank, (process, _) in enumerate(started):
+def _crashed(name: str, run: int, started: Started, folder: Path) -> Case | None:
+    codes = []
+    for process, _ in started:
         try:
-            code = process.wait(READY_S)
-        except subprocess.TimeoutExpired:
+            codes.append(process.wait(READY_S))
+        except subprocess.TimeoutExpired:  # noqa: PERF203
             return None
-        if name == "oom_killer":
-            files[f"exit-of-rank{rank}.txt"] = f"exit code: {code}"
-    return _case(name, run, files, folder)
+    code = next((code for code in codes if code), 0)
+    evidence = Evidence(
+        why="crash",
+        logs=_logs(folder),
+        exceptions=of_output(map(str, sorted(folder.glob("rank*.log"))), None),
+        exit=ExitStatus(
+            code=code if code >= 0 else None, signal=-code if code < 0 else None, how_known="keeper"
+        ),
+    )
+    return _case(name, run, evidence, folder)
 
 
-def _case(name: str, run: int, files: dict[str, str], folder: Path) -> str:
-    for log in sorted(folder.glob("rank*.log")):
-        lines = log.read_text("utf-8", "replace").splitlines()[-LOG_LINES:]
-        if lines:
-            files[log.name] = "\n".join(lines)
-    expect = EXPECT.get(name, name.replace("_", "-"))
-    parts = [f"##### run-{run}\nexpect: {expect}\n"]
-    parts += [f"=== {title}\n{_neutral(text, folder)}\n" for title, text in files.items()]
-    return "".join(parts)
+def _logs(folder: Path) -> tuple[LogText, ...]:
+    found = logs.tails(map(str, sorted(folder.glob("rank*.log"))), LOG_LINES)
+    return tuple(
+        msgspec.structs.replace(log, rank=int(log.source.removeprefix("rank")[:-4]))
+        for log in found
+    )
+
+
+def _case(name: str, run: int, evidence: Evidence, folder: Path) -> Case:
+    """Innermost frames alone, as whole stacks of native pools are long; no name of this machine."""
+    processes = tuple(
+        msgspec.structs.replace(
+            process,
+            threads=tuple(
+                msgspec.structs.replace(thread, frames=thread.frames[:FRAMES])
+                for thread in process.threads
+            ),
+        )
+        for process in evidence.processes
+    )
+    evidence = msgspec.structs.replace(evidence, processes=processes)
+    expect = EXPECT.get(name, (name.replace("_", "-"),))
+    text = msgspec.json.encode(Case(name=f"run-{run}", expect=expect, evidence=evidence)).decode()
+    return msgspec.json.decode(_neutral(text, folder), type=Case)
 
 
 def _neutral(text: str, folder: Path) -> str:
     for path, instead in (
         (str(folder), "/home/mia/run"),
         (str(PROGRAM.parent), "/home/mia/job"),
+        (tempfile.gettempdir(), "/tmp"),
         (sys.prefix, "/home/mia/venv"),
         (sys.base_prefix, "/usr"),
         (str(Path.home()), "/home/mia"),
@@ -217,8 +234,7 @@ def _neutral(text: str, folder: Path) -> str:
     ):
         text = text.replace(path, instead)
     text = re.sub(r"/[^\s\"']{0,200}?/(?=site-packages/)", "/home/mia/venv/lib/python3/", text)
-    text = re.sub(r"/\S{1,100}?/Python-3[\d.]{1,6}/", "", text)
-    return re.sub(r"(?m)[ \t]+$", "", text)
+    return re.sub(r"/[^\s\"']{1,100}?/Python-3[\d.]{1,6}/", "", text)
 
 
 if __name__ == "__main__":

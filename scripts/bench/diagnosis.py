@@ -15,12 +15,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.corpus.cases import UNKNOWN, Case, gathered, judged, read_cases, renderings
+from tests.corpus.cases import PARTS, UNKNOWN, Case, judged, read_cases, renderings
 from watchdog_train.core.model import Explanation
 from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
-
-PARTS = ("tuning", "held_out", "captured")
 
 
 def main() -> int:
@@ -37,7 +35,7 @@ def main() -> int:
         for case in read_cases(part):
             families |= {name for name in case.expect if name != UNKNOWN}
             for how, rendered in renderings(case).items():
-                found = judge(gathered(rendered), rules)
+                found = judge(rendered.evidence, rules)
                 words = judged(case, found)
                 counts.update(words)
                 if verbose and "wrong" in words:

@@ -7,12 +7,11 @@ import json
 import pytest
 
 from tests.core.test_diagnose import CASES as BY_HAND
-from tests.corpus.cases import gathered, judged, read_cases, renderings
+from tests.corpus.cases import PARTS, judged, read_cases, renderings
 from watchdog_train.explain.because import judge
 from watchdog_train.rules import load_rules
 
 RULES = load_rules()
-PARTS = ("tuning", "held_out", "captured")
 LEAST_RIGHT = 0.9
 
 
@@ -22,7 +21,7 @@ def test_the_corpus_is_judged_as_it_says(part):
     wrong, dangerous, total = [], [], 0
     for case in read_cases(part):
         for how, rendered in renderings(case).items():
-            found = judge(gathered(rendered), RULES)
+            found = judge(rendered.evidence, RULES)
             counts = judged(case, found)
             total += 1
             words = f"{case.name} ({how}): {found.family} {found.confidence}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.corpus.cases import gathered, read_cases
-from watchdog_train.core.diagnosis.facts import BundleVerdict
+from tests.corpus.cases import read_cases
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.model import CapturedProcess
-from watchdog_train.evidence.text.gather import gather
 from watchdog_train.explain.because import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.explanation_text import what_happened
@@ -55,7 +54,7 @@ def test_every_case_fits_on_one_screen(part):
     """At most 23 lines of 80 characters; the culprit and the first remedy are always on it."""
     rules, words = load_rules(), remedy_words()
     for case in read_cases(part):
-        evidence = gathered(case)
+        evidence = case.evidence
         found = judge(evidence, rules)
         text = one_screen(verdict_of(evidence), found, evidence, remedy_words=words)
         lines = text.split("\n")
@@ -72,7 +71,7 @@ def test_every_case_fits_on_one_screen(part):
 def test_what_is_on_the_screen():
     """Who, where everybody is, why, what to change, and how to see more."""
     case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
-    evidence = gathered(case)
+    evidence = case.evidence
     found = judge(evidence, load_rules())
     text = one_screen(verdict_of(evidence), found, evidence, remedy_words=remedy_words())
     assert text.startswith("Dump on request 0001, attempt 2, ")
@@ -84,7 +83,7 @@ def test_what_is_on_the_screen():
 
 def test_without_an_explanation_it_says_so():
     """A bundle whose explanation cannot be read is still shown."""
-    evidence = gather(())
+    evidence = Evidence(why="manual")
     text = one_screen(msgspec.structs.replace(verdict_of(evidence)), None, evidence)
     assert "nothing was explained" in text
 

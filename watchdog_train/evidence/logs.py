@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from watchdog_train.core.diagnosis.facts import LogText
 from watchdog_train.evidence.redact import redact_text
@@ -50,7 +50,7 @@ def clean_line(line: str) -> str:
     return clean_lines([line.replace("\n", " ")])[0]
 
 
-def tails(paths: Sequence[str], lines: int) -> tuple[LogText, ...]:
+def tails(paths: Iterable[str], lines: int) -> tuple[LogText, ...]:
     """Of several files, those that can be read."""
     found = (tail(path, lines) for path in paths)
     return tuple(log for log in found if log is not None and log.lines)
