@@ -15,7 +15,7 @@ from random import Random
 import msgspec
 
 from watchdog_train.core.model import Member, MemberSample, Phase, Sample, SlotReading
-from watchdog_train.core.model.patience import PatienceRow
+from watchdog_train.core.model.explanation import PatienceRow
 
 POLL_S = 1.0
 JITTER_S = 0.05

@@ -19,7 +19,7 @@ from watchdog_train.core.diagnosis.facts import (
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
-from watchdog_train.core.model.patience import Silence
+from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.because import judge

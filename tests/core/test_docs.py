@@ -26,8 +26,8 @@ from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
 from watchdog_train.remedies.catalogue import available, script_lines
-from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import narrate
+from watchdog_train.report.status import Live
 from watchdog_train.report.status_text import status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
 

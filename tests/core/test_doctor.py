@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from watchdog_train import doctor
 from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading
-from watchdog_train.doctor import machine
-from watchdog_train.doctor.machine import described
+from watchdog_train.doctor import described
 from watchdog_train.system.portable import PortableSystem
 
 
@@ -35,9 +35,9 @@ def test_who_holds_gpu_memory_is_named() -> None:
 
 def test_the_first_line_says_what_nobody_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the platform is one that is only written for."""
-    assert "nobody has run here: GPUs" in machine.never_run(PortableSystem()).says
+    assert "nobody has run here: GPUs" in doctor.never_run(PortableSystem()).says
     monkeypatch.setattr(sys, "platform", "darwin")
-    check = machine.never_run(PortableSystem())
+    check = doctor.never_run(PortableSystem())
     assert "tested by nobody" in check.says
     assert check.status == "warning"
 
@@ -57,13 +57,13 @@ def test_the_preset_that_fits_is_named(
     """With the line to paste, where it is not what a run has anyway."""
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr("platform.machine", lambda: processor)
-    says = machine.preset().says
+    says = doctor.preset().says
     assert says.startswith(f"{preset}: " if preset == "default" else f"{preset} (wtrain run --")
 
 
 def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
     """A save would end the training."""
-    check = machine.disk(PortableSystem(), tmp_path / "nowhere")
+    check = doctor.disk(PortableSystem(), tmp_path / "nowhere")
     assert check.status == "failure"
     assert "--checkpoints" in str(check.mend)
 
@@ -71,6 +71,6 @@ def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_a_fault_handler_answers_here() -> None:
     """Really tried; an interpreter that is none is said."""
-    assert machine.fault_handler(sys.executable).status == "ok"
-    assert machine.fault_handler("/bin/false").status == "warning"
-    assert machine.fault_handler("/nowhere/python").status == "failure"
+    assert doctor.fault_handler(sys.executable).status == "ok"
+    assert doctor.fault_handler("/bin/false").status == "warning"
+    assert doctor.fault_handler("/nowhere/python").status == "failure"

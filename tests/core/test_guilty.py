@@ -31,7 +31,7 @@ from watchdog_train.core.model.explanation import Who
 from watchdog_train.core.policy import Job, Policy, Recovery
 from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.recovery.outcome import finish
-from watchdog_train.report.status_json import status_object
+from watchdog_train.report.status import status_object
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 

@@ -37,9 +37,8 @@ from watchdog_train.core.suspect import watch
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
 from watchdog_train.report.job_text import led_by, machine_cells, machines_now
-from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.status_json import status_object
+from watchdog_train.report.status import Live, status_object
 from watchdog_train.report.status_text import runs_text, status_text
 
 SILENT = e.MachineSilent(where="node1", since=1e9 + 40.0)

@@ -17,7 +17,7 @@ from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, s
 from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.report.status_json import ranks_now
+from watchdog_train.report.status import ranks_now
 from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()

@@ -13,7 +13,7 @@ from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
-from watchdog_train.notify.channels import names, refuse_unusable, scheme_of
+from watchdog_train.notify import names, refuse_unusable, scheme_of
 from watchdog_train.report.notify_words import LINE_CAP, News, news, title
 
 GOLDEN = Path(__file__).parents[1] / "golden"

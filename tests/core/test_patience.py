@@ -11,7 +11,7 @@ from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import PatienceRow, Silence
+from watchdog_train.core.model.explanation import PatienceRow, Silence
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.graph import Waits

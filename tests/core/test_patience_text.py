@@ -15,13 +15,13 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.explain.patience import ROWS, table
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import History
-from watchdog_train.report.live import Live
 from watchdog_train.report.patience_text import (
     pause_sentence,
     table_text,
     waiting,
     waiting_object,
 )
+from watchdog_train.report.status import Live
 from watchdog_train.report.status_text import runs_text
 from watchdog_train.report.time_line import time_line
 

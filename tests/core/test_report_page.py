@@ -15,7 +15,7 @@ from watchdog_train.core.model import RunProgress, said
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.sections import report_html
 from watchdog_train.report.time_line import time_line
-from watchdog_train.reporting.gather import Report, gather
+from watchdog_train.reporting import Report, gather
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
 

@@ -17,13 +17,17 @@ from watchdog_train.core.events import AttemptLaunched, decode
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.report.document import report_document
+from watchdog_train.report.document import report_document, report_object
 from watchdog_train.report.history import history
-from watchdog_train.report.live import Live, NewestCheckpoint
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.report_json import report_object
 from watchdog_train.report.sections import report_html, report_text
-from watchdog_train.report.status_json import ranks_now, short_object, status_object
+from watchdog_train.report.status import (
+    Live,
+    NewestCheckpoint,
+    ranks_now,
+    short_object,
+    status_object,
+)
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
 from watchdog_train.report.why_text import with_text

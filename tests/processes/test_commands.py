@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.support import is_alive, run_wtrain, sentence, wait_until
-from watchdog_train.commands.order import Order
+from watchdog_train.commands import Order
 from watchdog_train.core.events import CommandResult
 from watchdog_train.core.model import Why
 from watchdog_train.report.why_text import why_text

@@ -20,10 +20,9 @@ from watchdog_train.core.model import Role
 from watchdog_train.report import words
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import history
-from watchdog_train.report.live import Live
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.sections import report_html, report_text
-from watchdog_train.report.status_json import status_object
+from watchdog_train.report.status import Live, status_object
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import with_text

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile_run import STALLS, make_hostile_run
-from watchdog_train.reporting.write import write_whole
+from watchdog_train.reporting import write_whole
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 

@@ -21,7 +21,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.status_json import progress_now
+from watchdog_train.report.status import progress_now
 from watchdog_train.report.summary import PREFIX, closing_lines, progress_line
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory

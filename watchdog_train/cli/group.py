@@ -18,10 +18,12 @@ SECTIONS: tuple[Section, ...] = ("Run", "Look", "Understand", "Prepare")
 
 
 class CommandRow(NamedTuple):
-    """One command of the table; its function and the module of that are called as it is."""
+    """One command of the table; its function has its name."""
 
     section: Section
     help: str
+    module: str = ""
+    """Of that function, where it is not called like the command."""
 
 
 COMMANDS = {
@@ -29,13 +31,13 @@ COMMANDS = {
     "stop": CommandRow("Run", "Stop a run: save if it can be asked to, then end it."),
     "save": CommandRow("Run", "Ask a run to save a checkpoint now."),
     "restart": CommandRow("Run", "Let a run that has ended go on."),
-    "adopt": CommandRow("Run", "Watch over a training whose supervisor died."),
-    "ps": CommandRow("Look", "List the runs of this machine."),
+    "adopt": CommandRow("Run", "Watch over a training whose supervisor died.", "restart"),
+    "ps": CommandRow("Look", "List the runs of this machine.", "status"),
     "status": CommandRow("Look", "Say how a run is doing."),
     "logs": CommandRow("Look", "Show the output of a run."),
     "probe": CommandRow("Look", "Say whether a supervisor is alive, for a kubelet."),
     "attach": CommandRow("Look", "See a run as if it were in this terminal."),
-    "stalls": CommandRow("Understand", "List what was caught: stalls and crashes."),
+    "stalls": CommandRow("Understand", "List what was caught: stalls and crashes.", "show"),
     "show": CommandRow("Understand", "Show one stall: who was stuck, where and why."),
     "dump": CommandRow("Understand", "Collect evidence now, without ending anything."),
     "replay": CommandRow("Understand", "Judge a recorded trace again, with other settings."),
@@ -45,10 +47,12 @@ COMMANDS = {
     "checkpoints": CommandRow("Prepare", "List checkpoints and tell which are whole."),
     "remedies": CommandRow("Prepare", "List the safer settings wtrain knows."),
     "config": CommandRow("Prepare", "Show, check and explain settings."),
-    "notify-test": CommandRow("Prepare", "Send a test message to who is to be told at night."),
+    "notify-test": CommandRow(
+        "Prepare", "Send a test message to every address for notifications.", "doctor"
+    ),
     "doctor": CommandRow("Prepare", "Try what a night needs of this machine."),
     "clean": CommandRow("Prepare", "Show what ended runs have left behind, and remove it."),
-    "key": CommandRow("Prepare", "Print a new key for a job of several machines."),
+    "key": CommandRow("Prepare", "Print a new key for a job of several machines.", "run"),
     "demo": CommandRow("Prepare", "Watch wtrain catch a real hang, in a minute."),
 }
 
@@ -69,7 +73,7 @@ class WtrainGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"watchdog_train.cli.{name}")
+        module = importlib.import_module(f"watchdog_train.cli.{COMMANDS[cmd_name].module or name}")
         command: click.Command = getattr(module, name)
         command.short_help = COMMANDS[cmd_name].help
         name_variables(command)

@@ -1,4 +1,4 @@
-"""`wtrain logs`: the captured output of a run, across attempts; -f follows it to the run's end."""
+"""`wtrain logs`: the captured output of a run, across attempts; -f follows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -24,16 +24,17 @@ from watchdog_train.cli.log_files import (
     streams_of,
     tail,
 )
-from watchdog_train.cli.log_milestones import show_milestones
 from watchdog_train.cli.options import run_argument, runs_dir_option
-from watchdog_train.cli.reading import read_run
+from watchdog_train.cli.reading import look, read_run
 from watchdog_train.cli.screen import echo
 from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config.schema import BadValueError, parse_duration
-from watchdog_train.core.events import Progress, RunStarted
+from watchdog_train.core.events import AttemptLaunching, Milestones, Progress, RunStarted
 from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
 from watchdog_train.report.job_text import machines_now
+from watchdog_train.report.places_text import milestone_lines
+from watchdog_train.report.status import places_now
 from watchdog_train.report.words import SafeOutput, listed
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory
@@ -352,3 +353,36 @@ def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
         err=True,
     )
     return True
+
+
+def show_milestones(run: RunDirectory, chosen: Collection[int], rank: int | None) -> None:
+    """Print those of the chosen attempts, as recorded last; of a living one as they are."""
+    reading = read_run(run)
+    state, live = reading.state, look(reading, log_lines=0)
+    launched: dict[int, AttemptLaunching] = {}
+    told: dict[int, Milestones] = {}
+    for event in reading.events:
+        if isinstance(event, AttemptLaunching):
+            launched[event.attempt] = event
+        elif isinstance(event, Milestones):
+            told[event.attempt] = event
+    nothing = True
+    for number, start in launched.items():
+        if number not in chosen:
+            continue
+        last = told.get(number)
+        places, now = (last.ranks, last.mono) if last is not None else ((), start.mono)
+        if state.attempt is not None and number == state.attempt.attempt:
+            places, now, _ = places_now(state, live)
+        known = state.launcher.processes if state.launcher is not None else None
+        ranks = max(known or 1, *(each.rank + 1 for each in places), 1)
+        lines = milestone_lines(
+            places, now, start.mono, epoch=start.t - start.mono, ranks=ranks, only=rank
+        )
+        if len(chosen) > 1 and lines:
+            echo(f"wtrain: attempt {number}", err=True)
+        nothing = nothing and not lines
+        for line in lines:
+            echo(line)
+    if nothing:
+        echo("wtrain: no milestone is known: no process has written one down", err=True)

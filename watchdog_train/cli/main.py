@@ -29,6 +29,7 @@ COMPLETE = "_WTRAIN_COMPLETE"
 """Set by a shell's function when it asks how a command line may go on; name and values of click."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell reports for `wtrain logs | head`."""
+_CRASH_CHARACTERS = 200_000
 
 
 def main() -> None:
@@ -57,8 +58,6 @@ def run(arguments: Sequence[str]) -> int:
         _drop_stdout()
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the border: a bug of ours becomes a crash file
-        from watchdog_train.cli.crash import report_crash
-
         _say(report_crash(error, arguments))
         return EXIT_OUR_BUG
     return code
@@ -76,7 +75,7 @@ def _dispatch(arguments: list[str]) -> int:
 
     group = build_group()
     if (instruction := os.environ.get(COMPLETE)) is not None:
-        from watchdog_train.cli.completion import answer
+        from watchdog_train.cli.options import answer
 
         return answer(group, instruction)
     try:
@@ -144,3 +143,46 @@ def _drop_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def report_crash(error: BaseException, arguments: Sequence[str]) -> str:
+    """Write the crash file; the one line for the user.
+
+    The file holds our own frames and the name of the command: arguments may hold a password.
+    """
+    import traceback
+
+    summary = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    written = _write(error, arguments)
+    if written is None:
+        frame = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f" at {frame[0].filename}:{frame[0].lineno}" if frame else ""
+        return f"wtrain: a bug of wtrain itself: {summary}{where} (no crash file could be written)"
+    return f"wtrain: a bug of wtrain itself: {summary} (details in {written})"
+
+
+def _write(error: BaseException, arguments: Sequence[str]) -> str | None:
+    import platform
+    import time
+    import traceback
+
+    try:
+        from watchdog_train import __version__
+        from watchdog_train.evidence.redact import redact_text
+        from watchdog_train.store.places import state_directory
+
+        folder = state_directory() / "crashes"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        command = arguments[0] if arguments and arguments[0].isalpha() else ""
+        text = (
+            f"wtrain {__version__} {command}\n"
+            f"Python {platform.python_version()} on {sys.platform}\n\n"
+            + redact_text("".join(traceback.format_exception(error))[-_CRASH_CHARACTERS:])
+        )
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except (OSError, ImportError):
+        return None
+    return str(path)

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from watchdog_train.cli.completion import remedies
-from watchdog_train.cli.options import AnyFunction, config_option
+from watchdog_train.cli.options import AnyFunction, config_option, remedies
 from watchdog_train.config import LoadedPolicy, load
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.schema import FLAG_OF_KEY, settings

@@ -34,7 +34,7 @@ from watchdog_train.core.notices.vitals import blind_for_s
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.facts import without_secrets
-from watchdog_train.report.live import Live, NewestCheckpoint
+from watchdog_train.report.status import Live, NewestCheckpoint
 from watchdog_train.store.control import vitals_in
 from watchdog_train.store.copies import original_of
 from watchdog_train.store.lock import is_held

@@ -29,10 +29,9 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
     from watchdog_train.errors import WtrainError
-    from watchdog_train.report.report_json import report_object
+    from watchdog_train.report.document import report_object
     from watchdog_train.report.sections import report_html, report_text
-    from watchdog_train.reporting.gather import gather
-    from watchdog_train.reporting.write import write_page
+    from watchdog_train.reporting import gather, write_page
     from watchdog_train.store.resolve import resolve
     from watchdog_train.trusted_files import refuse_foreign_links
 

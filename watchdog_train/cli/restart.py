@@ -1,4 +1,4 @@
-"""`wtrain restart`: let a run that has ended go on from its newest whole checkpoint."""
+"""`wtrain restart` continues a run that has ended, `wtrain adopt` one whose supervisor is dead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -15,6 +15,7 @@ from watchdog_train.cli.policy_options import setting_option
 from watchdog_train.cli.screen import echo
 
 if TYPE_CHECKING:
+    from watchdog_train.store.run_directory import RunDirectory
     from watchdog_train.supervisor.setup import RunSession
 
 
@@ -128,3 +129,31 @@ def restart(
     session = supervise(None)
     session.close_with_words()
     sys.exit(session.exit_code)
+
+
+@click.command()
+@run_argument
+@runs_dir_option
+def adopt(run_ref: str | None, runs_dir: Path | None) -> None:
+    """Become the supervisor of RUN; its training has lived on under its keeper."""
+    from watchdog_train.store.resolve import resolve_live
+
+    sys.exit(adopt_here(resolve_live(run_ref, runs_dir)))
+
+
+def adopt_here(directory: RunDirectory, stop_mode: Literal["soft", "now"] | None = None) -> int:
+    """Adopt with our catalogue, terminal and words; returns the run's exit code."""
+    from watchdog_train.remedies.catalogue import available
+    from watchdog_train.supervisor.adopt import adopt_run
+    from watchdog_train.supervisor.display import Display
+    from watchdog_train.supervisor.terminal import terminal_now
+
+    session = adopt_run(
+        directory,
+        available(),
+        terminal=terminal_now(foreground=True),
+        display=Display(),
+        stop_mode=stop_mode,
+    )
+    session.close_with_words()
+    return session.exit_code

@@ -36,7 +36,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
     loaded = policy_from(flags)
     refuse_unknown(loaded.policy)
     if loaded.policy.notify.urls:
-        from watchdog_train.notify.channels import refuse_unusable
+        from watchdog_train.notify import refuse_unusable
 
         refuse_unusable(loaded.policy.notify.urls)
     check_command(command, loaded.policy.recovery.resume_arg)
@@ -74,3 +74,22 @@ def _options(command: tuple[str, ...]) -> tuple[str, ...]:
     given = given[given.index("run") + 1 :] if "run" in given else []
     left_out = ("--", "-d", "--detach", "--until-first-step")
     return redact_argv([one for one in given if one not in left_out])
+
+
+_HELP = """Print a new key for a job of several machines.
+
+Put this into the job's script, before its first task starts:
+
+\b
+export WTRAIN_JOB_KEY=$(wtrain key)
+"""
+
+
+@click.command(help=_HELP)
+def key() -> None:
+    """Where machines meet, only who has the key is heard."""
+    import secrets
+
+    from watchdog_train.cli.screen import echo
+
+    echo(secrets.token_hex(32))

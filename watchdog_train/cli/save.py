@@ -20,7 +20,7 @@ from watchdog_train.core.events import (
     SaveRequested,
 )
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
-from watchdog_train.report.live import Live
+from watchdog_train.report.status import Live
 from watchdog_train.report.words import short_path
 from watchdog_train.store import requests
 from watchdog_train.store.resolve import resolve_live

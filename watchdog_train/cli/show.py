@@ -1,31 +1,155 @@
-"""`wtrain show`: one bundle on one screen; with options all of it, the odd one first."""
+"""Bundles: `wtrain stalls` lists those of a run, `wtrain show` prints one."""
 
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import click
 import msgspec
 
-from watchdog_train.cli.bundles import read_or_refuse, stall_folder
 from watchdog_train.cli.json_output import print_json
-from watchdog_train.cli.options import json_option, runs_dir_option
+from watchdog_train.cli.log_files import modified_at
+from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.reading import read_run
 from watchdog_train.cli.screen import echo
 from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.diagnosis.places import Group, groups
 from watchdog_train.errors import WtrainError
-from watchdog_train.evidence.bundle import Bundle, BundleMachine
+from watchdog_train.evidence.bundle import (
+    VERDICT_FILE,
+    Bundle,
+    BundleMachine,
+    bundle_folders,
+    bundles_in,
+)
+from watchdog_train.evidence.text.bring import read_whole
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
-from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.explanation_text import crash_words, sentences, what_happened
 from watchdog_train.report.facts import what_followed
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.report.words import clean, ranks_text
 from watchdog_train.store.copies import original_of
-from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
+from watchdog_train.trusted_files import distrusted
+
+
+def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) -> Path:
+    """The folder of a bundle.
+
+    Raises:
+        WtrainError: there is no such stall, or none at all.
+    """
+    if stall is not None and (Path(stall) / VERDICT_FILE).is_file():
+        return Path(stall)
+    if stall is None and run_ref is None:
+        newest = _newest_here(runs_dir or default_runs_dir())
+        if newest is not None:
+            return newest
+    is_id = stall is not None and stall.isdigit()
+    run = resolve(run_ref if is_id or stall is None else stall, runs_dir)
+    if is_id and stall is not None:
+        folder = run.stall(stall.zfill(4))
+        if (folder / VERDICT_FILE).is_file():
+            return folder
+        known = ", ".join(path.name for path in bundle_folders(run.stalls)) or "none"
+        raise WtrainError(
+            f"there is no stall {stall}",
+            context=str(run.path),
+            hint=f"there are: {known}",
+            reference="stall-unknown",
+        )
+    folders = bundle_folders(run.stalls)
+    if not folders:
+        raise WtrainError(
+            "nothing was caught in this run",
+            context=str(run.path),
+            hint="wtrain dump takes evidence now",
+            reference="stall-unknown",
+        )
+    return folders[-1]
+
+
+def _newest_here(place: Path) -> Path | None:
+    """The newest dump of a foreign process, where it is newer than all that the newest run has."""
+    dumps = [folder for path in place.glob("pid-*/stalls") for folder in bundle_folders(path)[-1:]]
+    newest = max(dumps, key=lambda folder: modified_at(folder / VERDICT_FILE), default=None)
+    if newest is None:
+        return None
+    at = modified_at(newest / VERDICT_FILE)
+    for run in runs_in(place)[-1:]:
+        ours = [run.path / "config.yaml", *(f / VERDICT_FILE for f in bundle_folders(run.stalls))]
+        if any(modified_at(path) > at for path in ours):
+            return None
+    return newest
+
+
+def read_or_refuse(folder: Path) -> Bundle:
+    """The bundle in this folder.
+
+    Raises:
+        WtrainError: it cannot be read.
+    """
+    bundle = read_whole(folder)
+    if bundle is None:
+        raise WtrainError(
+            "this bundle cannot be read", context=str(folder), reference="bundle-unreadable"
+        )
+    if (foreign := distrusted(os.stat(folder))) is not None:
+        echo(f"wtrain: {folder}: {foreign}; it is only read", err=True)
+    return bundle
+
+
+@click.command()
+@run_argument
+@runs_dir_option
+@json_option
+def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None:
+    """List what was caught: stalls, crashes and dumps on request."""
+    run = resolve(run_ref, runs_dir)
+    rows = [_row(path, bundle) for path, bundle in bundles_in(run.stalls)]
+    if as_json:
+        print_json(stalls=rows)
+        return
+    if run_ref is None:
+        echo(f"wtrain: run {run.run_id}", err=True)
+    for row in rows:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(row["at"]))))
+        told = " ".join(str(row[name]) for name in ("what", "cause") if row[name])
+        echo(
+            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {told}"
+            f"  ({row['captured']} of {row['processes']} captured)"
+        )
+    if not rows:
+        echo("nothing was caught", err=True)
+
+
+def _row(path: Path, bundle: Bundle) -> dict[str, object]:
+    verdict, found = bundle.verdict, bundle.explanation
+    what = crash_words(verdict.crash) if verdict.crash is not None else None
+    if what is None and found is not None and found.tells:
+        what = what_happened(found)
+    cause = found.family if found is not None else None
+    if cause is None and what is None:
+        cause = "cause unknown"
+    return {
+        "id": verdict.id,
+        "dir": os.path.abspath(path),
+        "at": verdict.at,
+        "attempt": verdict.attempt,
+        "why": verdict.why,
+        "processes": len(verdict.processes),
+        "captured": sum(process.captured for process in verdict.processes),
+        "what": what,
+        "cause": cause,
+        "crash": msgspec.to_builtins(verdict.crash),
+        "family": found.family if found is not None else None,
+    }
+
 
 _FRAMES_ALL = 20
 

@@ -1,4 +1,4 @@
-"""`wtrain status`: one screen about one run, from its log and one look at its processes."""
+"""`wtrain status`: one screen about one run. `wtrain ps`: the runs of this user, a line each."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.reading import exit_code, look, read_run
 from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
-from watchdog_train.report.status_json import status_object
-from watchdog_train.report.status_text import milestones_text, status_text
+from watchdog_train.core.fold.state import State
+from watchdog_train.errors import WtrainError
+from watchdog_train.report.status import Live, short_object, status_object
+from watchdog_train.report.status_text import milestones_text, runs_text, status_text
+from watchdog_train.store.registry import live_runs
 from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, newest_last, runs_in
+from watchdog_train.system import current
 
 LOG_LINES = 5
 
@@ -47,3 +52,43 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
             text = status_text(state, live, paint=paint, width=width_of_stdout())
         echo(text, paint=paint)
     sys.exit(exit_code(state, live))
+
+
+SHOWN_WITH_ALL = 200
+
+
+@click.command()
+@click.option("-a", "--all", "show_all", is_flag=True, help="The ended runs here, too.")
+@json_option
+@runs_dir_option
+def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
+    """List the runs that have not ended, wherever they were started; the newest come first."""
+    found: list[tuple[State, Live]] = []
+    for run in _runs(runs_dir, show_all=show_all):
+        try:
+            reading = read_run(run)
+        except WtrainError as error:
+            # One damaged run must not hide the others.
+            echo(f"wtrain: {run.run_id}: {error.message}", err=True)
+            continue
+        if show_all or not reading.state.finished:
+            found.append((reading.state, look(reading)))
+    if as_json:
+        print_json(runs=[short_object(status_object(state, live)) for state, live in found])
+        return
+    paint = paint_for_stdout()
+    text = runs_text(found, paint=paint, width=width_of_stdout())
+    if not text:
+        text = "no run here" if show_all else "no live run on this machine; -a lists ended ones"
+    echo(text, paint=paint)
+
+
+def _runs(runs_dir: Path | None, *, show_all: bool) -> list[RunDirectory]:
+    runs = {
+        entry.directory.path.resolve(): entry.directory
+        for entry in live_runs(boot_id=current().boot_id())
+    }
+    if show_all:
+        here = runs_in(runs_dir or default_runs_dir())[-SHOWN_WITH_ALL:]
+        runs.update({run.path.resolve(): run for run in here})
+    return list(reversed(newest_last(runs.values())))

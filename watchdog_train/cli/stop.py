@@ -114,6 +114,6 @@ def _limit_s(run: RunDirectory, mode: Mode) -> float:
 
 def _without_supervisor(run: RunDirectory, mode: Mode) -> None:
     """Become the supervisor for the time that the stop takes."""
-    from watchdog_train.cli.adopt import adopt_here
+    from watchdog_train.cli.restart import adopt_here
 
     adopt_here(run, stop_mode=mode)

@@ -1,1 +1,42 @@
-"""Runs a user's own commands for events, in a process of its own with a deadline."""
+"""A user's commands for one event, and what became of them: the files between supervisor and child.
+
+`commands.run` is the child: it runs them with a deadline. Nothing runs here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchdog_train.core.events import CommandResult
+from watchdog_train.core.model import Value, Why
+
+ORDER_CAP_BYTES = 4 << 20
+ANSWER_CAP_BYTES = 1 << 20
+EXTRA_S = 30.0
+"""For starting Python on a starved machine, and for ending what did not end by itself."""
+
+
+class Order(Value):
+    """The commands for one event, one after another; the file is deleted by who reads it."""
+
+    commands: tuple[tuple[int, str], ...]
+    """Number and text of each."""
+    event: dict[str, Any]
+    """For their stdin, as it is in the log: the child removes secrets."""
+    deadline_s: float
+    """For each."""
+    cwd: str
+    out: str = ""
+    """File for the answer."""
+
+    @property
+    def within_s(self) -> float:
+        """By when the child has answered, or it hangs itself."""
+        return len(self.commands) * self.deadline_s + EXTRA_S
+
+
+def failed(order: Order, why: Why) -> tuple[CommandResult, ...]:
+    """Not one of them is known to have worked."""
+    return tuple(
+        CommandResult(number=number, ok=False, why=why, seconds=0.0) for number, _ in order.commands
+    )

@@ -22,7 +22,7 @@ from typing import IO
 import msgspec
 import psutil
 
-from watchdog_train.commands.order import ORDER_CAP_BYTES, Order
+from watchdog_train.commands import ORDER_CAP_BYTES, Order
 from watchdog_train.core.events import CommandResult
 from watchdog_train.core.model import Why
 from watchdog_train.evidence.redact import redact_data, redact_text

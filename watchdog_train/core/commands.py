@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, RunCommands, Wait
-from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.events.run import BEFORE_RESTART
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value, Why
 from watchdog_train.core.policy import Policy

@@ -16,8 +16,8 @@ from watchdog_train.core.model import (
     SaveRecord,
     Value,
 )
+from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
-from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
 from watchdog_train.trusted_files import open_read, remove

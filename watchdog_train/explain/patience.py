@@ -14,7 +14,7 @@ from watchdog_train.core.diagnosis.facts import FLAT_CPU_SHARE
 from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.patience import Patience, PatienceRow, Silence
+from watchdog_train.core.model.explanation import Patience, PatienceRow, Silence
 from watchdog_train.core.policy import Detection
 from watchdog_train.core.policy.patience import Patience as Limits
 from watchdog_train.explain.chains import Chains

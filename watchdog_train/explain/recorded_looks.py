@@ -6,7 +6,7 @@ from typing import cast, get_args
 
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow
-from watchdog_train.core.model.patience import Silence
+from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.replaying import unseen
 from watchdog_train.core.traces.trace_reading import TraceReader, TraceSample

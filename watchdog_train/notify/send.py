@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.evidence.redact import redact_data
-from watchdog_train.notify.channels import PLAIN, Answer, Message, Order, scheme_of
+from watchdog_train.notify import PLAIN, Answer, Message, Order, scheme_of
 from watchdog_train.whole_files import replace_json, take_json
 
 CHANNEL_S = 10.0

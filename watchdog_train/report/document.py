@@ -1,10 +1,13 @@
-"""The morning report as data: sections that the text and the HTML renderer show alike. Pure."""
+"""The report of a run as data: sections for the text and the HTML page, and its JSON. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import tzinfo
 from types import MappingProxyType
+from typing import Any
+
+import msgspec
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
@@ -36,6 +39,7 @@ from watchdog_train.report.notices import left_words
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.sections import Document, Fold, Section
+from watchdog_train.report.status import SCHEMA_VERSION, status_object
 from watchdog_train.report.time_line import time_section
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, duration
@@ -338,3 +342,50 @@ def _folds(stall: StallRecord, state: State, stacks: tuple[str, ...]) -> Iterato
     if stall.places and attempt is not None:
         lines = place_lines(stall.places, stall.places_mono, attempt.launching_mono)
         yield Fold(title="Milestones of each rank", lines=lines[:MOST_PLACE_LINES])
+
+
+def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]:
+    """Everything the report says, for programs."""
+    state, line = history.state, history.time_line
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": verdict_sentence(state),
+        "run": status_object(state),
+        "attempts": [
+            {
+                "attempt": record.attempt,
+                "launched_at": told.launching_t,
+                "ended_at": told.ended_t,
+                "first_step": record.first_step,
+                "last_step": record.last_step,
+                "code": record.code,
+                "signal": record.signal,
+                "how_known": record.how_known,
+                "stall_id": record.stall_id,
+                "crash_id": record.crash_id,
+                "crash": msgspec.to_builtins(record.crash),
+                "what": crash_words(record.crash) if record.crash is not None else None,
+                "resume": record.resume,
+                "killed": [
+                    {"role": role, "signal": signal, "processes": number}
+                    for role, signal, number in told.killed
+                ],
+                "rejected": msgspec.to_builtins(told.rejected),
+                "settings_said": [
+                    {"id": name, "took": took, "why": why} for name, took, why in told.setting_words
+                ],
+                "plan": msgspec.to_builtins(record.plan),
+            }
+            for record, told in zip(state.attempts, history.attempts, strict=False)
+        ],
+        "time": {
+            "wall_s": round(line.wall_s, 3),
+            "goodput": None if line.goodput is None else round(line.goodput, 4),
+            "steps_redone": line.steps_redone,
+            "spent_s": {kind: round(spent, 3) for kind, spent in line.spent_s.items()},
+        },
+        "stalls": msgspec.to_builtins(state.stalls),
+        "notables": msgspec.to_builtins(history.notables),
+        "script_lines": permanent_lines(state, script_lines),
+        "run_again": run_again(state),
+    }

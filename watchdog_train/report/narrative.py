@@ -8,7 +8,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.detection.rank_gone import how_it_ended
-from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.events.run import BEFORE_RESTART
 from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.model import Explanation, Plan, Why, signal_name
 from watchdog_train.core.model.explanation import End

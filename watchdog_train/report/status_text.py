@@ -13,11 +13,16 @@ from watchdog_train.report import job_text, words
 from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.facts import run_again
 from watchdog_train.report.job_text import grouped, led_by, task_cell
-from watchdog_train.report.live import Live
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
-from watchdog_train.report.status_json import newest_checkpoint, places_now, progress_now, ranks_now
+from watchdog_train.report.status import (
+    Live,
+    newest_checkpoint,
+    places_now,
+    progress_now,
+    ranks_now,
+)
 from watchdog_train.report.summary import next_words, progress_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration

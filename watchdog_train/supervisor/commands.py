@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from watchdog_train.commands.order import Order, failed
+from watchdog_train.commands import Order, failed
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import RunCommands
 from watchdog_train.core.commands import OnEvent, envelope, wanted
-from watchdog_train.core.events.telling import BEFORE_RESTART, CommandResult
+from watchdog_train.core.events.run import BEFORE_RESTART, CommandResult
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why, said
 from watchdog_train.core.policy import Policy

@@ -17,8 +17,8 @@ from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.rank_gone import missing_ranks
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy, RankEnd, Sample
+from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
-from watchdog_train.core.model.patience import Silence
 from watchdog_train.core.policy.recovery import Recovery
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.report.why_text import why_text

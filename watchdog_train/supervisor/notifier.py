@@ -16,7 +16,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
 from watchdog_train.errors import WtrainError
-from watchdog_train.notify.channels import Answer, Message, Order, Parcel, names
+from watchdog_train.notify import Answer, Message, Order, Parcel, names
 from watchdog_train.report.notify_words import news, title
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.helper import Helper, module

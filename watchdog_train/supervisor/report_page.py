@@ -12,7 +12,7 @@ from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.reporting.write import WITHIN_S
+from watchdog_train.reporting import WITHIN_S
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.helper import Helper, module
 
@@ -29,7 +29,7 @@ _TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecove
 
 def command(run_dir: Path) -> Sequence[str]:
     """The child that writes the whole page."""
-    return module("watchdog_train.reporting.write", str(run_dir))
+    return module("watchdog_train.reporting", str(run_dir))
 
 
 class ReportPage:

@@ -25,7 +25,7 @@ from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
 from watchdog_train.remedies.catalogue import Remedy, script_lines
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
-from watchdog_train.reporting.write import write_plain
+from watchdog_train.reporting import write_plain
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.copies import sign

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from watchdog_train.commands.order import EXTRA_S as COMMAND_EXTRA_S
-from watchdog_train.commands.order import Order as CommandOrder
-from watchdog_train.commands.order import failed
+from watchdog_train.commands import EXTRA_S as COMMAND_EXTRA_S
+from watchdog_train.commands import Order as CommandOrder
+from watchdog_train.commands import failed
 from watchdog_train.core.actions import TaskName
 from watchdog_train.core.events import CommandResult
 from watchdog_train.core.model import (

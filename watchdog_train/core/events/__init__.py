@@ -12,12 +12,9 @@ import msgspec
 
 from watchdog_train.core.events.attempt import *
 from watchdog_train.core.events.base import *
-from watchdog_train.core.events.ending import *
-from watchdog_train.core.events.job import *
 from watchdog_train.core.events.recovery import *
 from watchdog_train.core.events.run import *
 from watchdog_train.core.events.stall import *
-from watchdog_train.core.events.telling import *
 
 AnyEvent = (
     RunStarted | AttemptLaunching

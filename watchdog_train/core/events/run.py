@@ -1,7 +1,8 @@
-"""The run itself: its beginning and end, who watches it, what it found and could not write."""
+"""The run itself: beginning, end, supervisor, job, and messages to people and programs outside."""
 
-from watchdog_train.core.events.base import Event
-from watchdog_train.core.model import GuiltyNode, Outcome, Why
+from watchdog_train.core.events.base import Event, TreeEvent
+from watchdog_train.core.model import GuiltyNode, Outcome, ProcessId, Value, Why
+from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 
 
@@ -66,3 +67,95 @@ class RunFinished(Event):
     why: Why
     guilty: tuple[GuiltyNode, ...] = ()
     """Machines with which the fault may lie; only with exit code 75. See core.job.guilty."""
+
+
+class TaskJoined(Event):
+    """This run is one task of a job; the first one leads, and the others are its agents."""
+
+    task: JobTask
+    host: str = ""
+    """Where this one is now: an ended run may be continued elsewhere."""
+
+
+class MachineHeard(TreeEvent):
+    """An agent has said who it is, for the first time or after another one took its place."""
+
+    hostname: str
+    place: str
+    """Within which a pid means something."""
+    run_dir: str
+    agent: ProcessId
+    silent_s: float = 0.0
+    """How long it was not heard, where that was recorded."""
+
+
+class MachineSilent(TreeEvent):
+    """Nothing is heard of a machine at present: what it does is unknown; machine_heard ends it."""
+
+    since: float
+    """Unix seconds."""
+
+
+class MachineLost(TreeEvent):
+    """Nothing was heard of a machine for too long: what runs there is unknown."""
+
+    why: Why
+
+
+class Ordered(Event):
+    """Intent, of an agent: an order is carried out once, by this record."""
+
+    epoch: int
+    """Of the leader: one that takes the run up has a later one, and older orders are refused."""
+    number: int
+
+
+JobEvent = TaskJoined | MachineHeard | MachineSilent | MachineLost | Ordered
+"""Only in a run that is one of several tasks of a job."""
+
+
+BEFORE_RESTART = "before_restart"
+"""Not an event of the log: the moment before the next attempt of a run is launched."""
+
+
+class Notified(Event):
+    """A message to a person was sent on one channel, or could not be."""
+
+    channel: str
+    """Its scheme and number, as `https #1`: the rest of a URL can be a secret."""
+    topics: tuple[str, ...]
+    sent: bool
+    why: Why | None
+    """Why it was not sent."""
+
+
+class CommandResult(Value):
+    """How one command of the user's ended."""
+
+    number: int
+    """Which of the settings' commands, from 1; its text can be a secret."""
+    ok: bool
+    seconds: float
+    code: int | None = None
+    signal: int | None = None
+    why: Why | None = None
+    """Why it is not ok."""
+    output: str = ""
+    """The end of what it wrote, without secrets."""
+
+
+class CommandsStarting(Event):
+    """Intent: the user's commands for an event are started."""
+
+    for_event: str
+    for_attempt: int
+    """The attempt to come for `before_restart`, else the present one."""
+    numbers: tuple[int, ...]
+
+
+class CommandsRan(Event):
+    """The user's commands for an event have ended, or were ended at their deadline."""
+
+    for_event: str
+    for_attempt: int
+    results: tuple[CommandResult, ...]

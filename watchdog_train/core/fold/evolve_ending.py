@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.events.telling import BEFORE_RESTART
+from watchdog_train.core.events.run import BEFORE_RESTART
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import Kill, State, StopAsk
 from watchdog_train.core.model import KeptCopy, ProcessId

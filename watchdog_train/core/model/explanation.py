@@ -1,5 +1,6 @@
 """What happened: who does what, where, on which object, since when, who waits for it, and why.
 
+Then how long such a silence is waited for, and what a collection of evidence has brought.
 Values without a sentence: `report.explanation_text` renders them, and nothing else does.
 """
 
@@ -9,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.model.exceptions import ExceptionFact, Sender
+from watchdog_train.core.model.exceptions import CrashFact, ExceptionFact, Sender
 from watchdog_train.core.model.progress import RankSpans
 from watchdog_train.core.model.waits import (
     ChildWait,
@@ -305,3 +306,125 @@ class Explanation(Value):
     def confidence(self) -> float:
         """Of the cause."""
         return self.because.confidence if self.because is not None else 0.0
+
+
+PatienceRow = Literal[
+    "proven",
+    "dead-holder",
+    "releaser-died",
+    "nobody-left",
+    "fifo",
+    "unknown",
+    "at-work",
+    "network",
+    "poll",
+    "outsider",
+    "sleep",
+    "stopped",
+    "service",
+    "input",
+    "live-lock",
+]
+"""In the order of the table; `explain.patience` says what each of them is."""
+
+
+_OF_EVERY_STEP = (BatchWait, CollectiveWait, StoreWait)
+
+
+class Silence(Value):
+    """Where in its training the job has fallen silent."""
+
+    phase: Phase = "train"
+    early: bool = False
+    """Before the third step."""
+
+
+class Patience(Value):
+    """What a sample of the waits says about waiting longer."""
+
+    row: PatienceRow = "unknown"
+    limit_s: float | None = None
+    """Of quiet, from its beginning; None: without end."""
+    look_in_s: float | None = None
+    """When the wait ends by itself, if it does: look again then."""
+    root: Standstill | None = None
+    """Whom it is granted to."""
+    line: Place | None = None
+    """Where the silent rank's own code stands."""
+
+
+class SilentAt(Value):
+    """What makes two silences the same."""
+
+    own: Place
+    """The user's innermost own frame."""
+    wait: str
+    steps: int
+    """As the training counts them."""
+
+
+def silent_at(patience: Patience | None, steps: int) -> SilentAt | None:
+    """None where no line of the user's own is known, and for waits that are every step's."""
+    if patience is None or patience.root is None or patience.line is None:
+        return None
+    if isinstance(patience.root.doing, _OF_EVERY_STEP):
+        return None
+    return SilentAt(own=patience.line, wait=type(patience.root.doing).__name__, steps=steps)
+
+
+class JointAnswer(Value):
+    """What the evidence of all tasks of a job says together."""
+
+    explanation: Explanation | None
+    problem: str | None = None
+    """Why there is none."""
+    where: str | None = None
+    """The bundle that holds its root."""
+
+
+class Missing(Value):
+    """Evidence that could not be had."""
+
+    pid: int
+    why: str
+
+
+class CapturedProcess(Value):
+    """A row of a bundle's verdict.json."""
+
+    pid: int
+    start: int
+    role: str
+    rank: int | None
+    worker: int | None
+    state: str | None
+    captured: bool
+    why_not: str | None
+
+
+class EvidenceResult(Value):
+    """What a collector brought back."""
+
+    stall_id: str
+    dir: str
+    processes: tuple[CapturedProcess, ...]
+    explanation: Explanation | None
+    patience: Patience = Patience()
+    fingerprint: str | None
+    seconds: float
+    crash: CrashFact | None = None
+    """What ended the attempt, or the rank that the others wait for."""
+    problem: str | None = None
+    """Why the collection is incomplete as a whole; missing processes are in their rows."""
+
+    @property
+    def captured(self) -> int:
+        return sum(process.captured for process in self.processes)
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        return tuple(
+            Missing(pid=process.pid, why=process.why_not or "unknown")
+            for process in self.processes
+            if not process.captured
+        )

@@ -1,31 +1,34 @@
-"""What the report of a run is made from: its events and its bundles.
+"""Reads what a run has left, has the report room render it, and writes report.html.
 
-Everything but the event log may be missing or broken: the report then says less.
+Everything but the event log may be missing or broken: the report then says less. The page is
+written at once from the log alone. `python -m watchdog_train.reporting RUN-DIRECTORY` is the
+process that writes it with stacks; it answers with its exit code and one line on stderr.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import StallRecord
-from watchdog_train.evidence.bundle import Bundle
 from watchdog_train.evidence.redact import redact_argv, redact_text
-from watchdog_train.evidence.text.bring import read_whole
-from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.document import report_document
-from watchdog_train.report.evidence_text import group_text
 from watchdog_train.report.facts import ScriptLines, without_secrets
 from watchdog_train.report.history import History, history
-from watchdog_train.report.sections import Document
+from watchdog_train.report.sections import Document, report_html
 from watchdog_train.report.words import clean
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.whole_files import replace_whole
+
+if TYPE_CHECKING:
+    from watchdog_train.evidence.bundle import Bundle
+
 
 BUNDLES = 50
 BUNDLES_WITHIN_S = 10.0
@@ -57,6 +60,8 @@ def gather(
         secrets: they still hold command lines with secrets.
         run_dir: where it is now, if it has been moved.
     """
+    from watchdog_train.remedies.catalogue import script_lines
+
     told = history(without_secrets(events, redact_argv) if secrets else events)
     if run_dir is not None and run_dir != told.state.run_dir:
         state = msgspec.structs.replace(told.state, run_dir=run_dir)
@@ -67,6 +72,8 @@ def gather(
 
 
 def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tuple[str, ...]]:
+    from watchdog_train.evidence.text.bring import read_whole
+
     until = time.monotonic() + BUNDLES_WITHIN_S
     found = {}
     for stall in stalls[-BUNDLES:][::-1]:
@@ -81,6 +88,9 @@ def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tup
 
 def stack_lines(bundle: Bundle) -> tuple[str, ...]:
     """The grouped stacks of a bundle, the odd one first, with a bound."""
+    from watchdog_train.core.diagnosis.places import groups
+    from watchdog_train.report.evidence_text import group_text
+
     text = group_text(groups(bundle.evidence, bundle.explanation), frames=FRAMES)
     lines = text.split("\n")
     while lines and not lines[-1]:
@@ -95,3 +105,58 @@ def stack_lines(bundle: Bundle) -> tuple[str, ...]:
 def _line(line: str) -> str:
     indent = " " * (len(line) - len(line.lstrip(" ")))
     return indent[:8] + clean(redact_text(line[:2000]), STACK_COLUMNS)
+
+
+REPORT_FILE = "report.html"
+WITHIN_S = 20.0
+"""For the whole page; the one of the log alone stays where it is not written in time."""
+
+
+def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptLines) -> Path:
+    """Write the page that needs no file but the log's events; milliseconds.
+
+    Raises:
+        OSError: the directory cannot be written; the caller says so and goes on.
+    """
+    document = report_document(history(without_secrets(events, redact_argv)), script_lines)
+    return write_page(run_dir / REPORT_FILE, report_html(document))
+
+
+def write_whole(run_dir: Path) -> Path:
+    """Write the page with stacks.
+
+    Raises:
+        OSError: the directory cannot be written.
+        WtrainError: the log cannot be read.
+    """
+    from watchdog_train.store.log_reading import read_events
+
+    run = RunDirectory(run_dir)
+    events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
+    return write_page(run_dir / REPORT_FILE, report_html(gather(run, events).document))
+
+
+def write_page(target: Path, text: str) -> Path:
+    """Replace a file as a whole, readable by its owner alone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    replace_whole(target, text.encode("utf-8", errors="replace"))
+    return target
+
+
+def main(argv: list[str]) -> int:
+    """Write the whole page of the run directory that is named."""
+    from watchdog_train.errors import WtrainError
+
+    try:
+        write_whole(Path(argv[0]))
+    except (OSError, WtrainError, IndexError) as error:
+        print(f"the report could not be written: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,7 @@
-"""Processes, memory and disks: what the supervisor and its evidence need of a machine."""
+"""What this machine can do for wtrain and its trainings, found by trying it; each with a cure.
+
+Must not change anything: what it starts it ends, and what it writes it removes.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from watchdog_train.config.presets import PRESETS, fitting
+from watchdog_train.core.model import Value
 from watchdog_train.core.model.gpu import GpuProcess, GpuReading
-from watchdog_train.doctor import Check
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.report.words import size_text
@@ -25,6 +29,19 @@ from watchdog_train.system.gpu import command, is_asked
 from watchdog_train.system.places import ROOM_BYTES
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.system.strangers import stranger
+
+Status = Literal["ok", "warning", "failure", "unknown"]
+
+
+class Check(Value):
+    """One line of the answer."""
+
+    name: str
+    status: Status
+    says: str
+    mend: str | None = None
+    """What a person can do about it; None where nothing has to be done."""
+
 
 ANSWER_S = 15.0
 GPU_S = 5.0
@@ -260,3 +277,22 @@ def described(found: GpuReading, system: ProcessSystem) -> Iterator[Check]:
 def _holder(process: GpuProcess, system: ProcessSystem) -> str:
     size = process.memory_bytes
     return stranger(system, process.pid) + (f" with {size_text(size)}" if size is not None else "")
+
+
+def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> Iterator[Check]:
+    """All checks, as they are done; some take seconds.
+
+    Args:
+        system: of this machine.
+        python: the interpreter of the training, whose fault handler is tried.
+        directories: where checkpoints go.
+    """
+    yield never_run(system)
+    yield preset()
+    yield stacks()
+    yield fault_handler(python)
+    yield from processes(system)
+    yield from memory()
+    for directory in directories:
+        yield disk(system, directory)
+    yield from gpus(system)

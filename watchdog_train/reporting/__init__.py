@@ -1,1 +1,0 @@
-"""Reads what a run has left and has the report room render it; writes the page."""
