@@ -304,7 +304,7 @@ class Case:
                 code = finished[-1]["exit_code"]
                 break
             if not self.events:
-                return code
+                break  # agents that wait for this leader end after job.gather_s
             self.wait(self.chance.uniform(0.0, ADOPT_WITHIN_S))
             self.adopt()
         while self._busy():
