@@ -27,7 +27,10 @@ PROCESS_STATES = {
 }
 
 # CSI, OSC (title, hyperlinks; ended by BEL or ST) and two-byte sequences of a terminal.
-_ESCAPE = r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|\x1b[^\x1b]?"
+_ESCAPE = (
+    r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"
+    r"|\x1b[^\x1b]?"
+)
 _ESCAPES = re.compile(_ESCAPE, re.DOTALL)
 _FOREIGN = {
     # What is kept: lines, with our own styles, with any colours and progress bars.
