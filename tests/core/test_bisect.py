@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.core import builders as b
+from watchdog_train.cli.bisect import closing, setting_words, table
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.recovery.bisect import (
@@ -25,7 +26,6 @@ from watchdog_train.core.recovery.bisect import (
     next_setting,
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
-from watchdog_train.report.bisect_text import closing, setting_words, table
 
 TORCHRUN = ("torchrun", "--nproc_per_node", "4", "train.py", "--lr", "1")
 ALL = levels_of(TORCHRUN, {})

@@ -161,7 +161,7 @@ def test_remedies_command_lists_all():
 
 
 def test_checkpoints_command(tmp_path):
-    """Newest first with the newest whole one; the words for people say the same."""
+    """Newest first with the newest valid one; the words for people say the same."""
     write_hf(tmp_path, 10)
     write_hf(tmp_path, 20, optimizer__pt=None)
     answer = json.loads(CliRunner().invoke(checkpoints, [str(tmp_path), "--json"]).stdout)
@@ -173,8 +173,8 @@ def test_checkpoints_command(tmp_path):
     ]
     assert set(answer["checkpoints"][0]) == {"path", "format", "step", "whole", "why"}
     text = CliRunner().invoke(checkpoints, [str(tmp_path), "--level", "full"]).stdout
-    assert "partial" in text
-    assert f"newest whole: {tmp_path / 'checkpoint-10'}" in text
+    assert "invalid" in text
+    assert f"newest valid: {tmp_path / 'checkpoint-10'}" in text
 
 
 def test_checkpoints_command_without_a_directory(tmp_path):

@@ -291,7 +291,7 @@ def test_a_complete_save_of_deepspeed(tmp_path: Path) -> None:
 
 
 def test_the_pointer_of_deepspeed_lags_behind_a_save_that_was_killed(tmp_path: Path) -> None:
-    """`latest` names step 10: step 20 had not finished, and 10 is the newest whole one."""
+    """`latest` names step 10: step 20 had not finished, and 10 is the newest valid one."""
     write_deepspeed(tmp_path, 10)
     write_deepspeed(tmp_path, 20, "global_step10")
     newest, older = look(tmp_path)

@@ -135,12 +135,6 @@ class World(Machine):
         self.sample = Sample(
             at=self.now,
             members=(),
-            cpu_s=None,
-            io_bytes=None,
-            tcp_bytes=None,
-            log_bytes=0,
-            births=0,
-            deaths=0,
         )
         self.followed = 0
         self.departures = Departures(self, LastWords(None))  # type: ignore[arg-type]

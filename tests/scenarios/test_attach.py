@@ -68,7 +68,7 @@ def test_leaving_harms_nothing_and_the_end_is_seen(tmp_path: Path) -> None:
     first = attached(tmp_path)
     first.send(signal.SIGINT)
     left = first.result(10).check(0)
-    assert "detached, it goes on" in left.stderr, left.describe()
+    assert "detached, the training continues" in left.stderr, left.describe()
     assert is_alive(launched["pid"])
 
     second = attached(tmp_path, "-n", "1")

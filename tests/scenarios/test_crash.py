@@ -1,4 +1,4 @@
-"""Crashes: evidence, restart from the newest whole checkpoint, limits, and honest exit codes."""
+"""Crashes: evidence, restart from the newest valid checkpoint, limits, and honest exit codes."""
 
 from __future__ import annotations
 

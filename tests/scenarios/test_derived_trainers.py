@@ -58,7 +58,7 @@ def began(run: CompletedRun) -> list[tuple[str, int]]:
     [("seq2seq", "transformers"), ("sft", "trl"), ("sentence", "sentence_transformers")],
 )
 def test_planted_hang(mode: str, package: str, tmp_path: Path) -> None:
-    """It goes on from the newest whole checkpoint, by the hook, to its last step."""
+    """It goes on from the newest valid checkpoint, by the hook, to its last step."""
     pytest.importorskip(package)
     run = hung_once(mode, tmp_path)
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()

@@ -269,7 +269,7 @@ def test_both_nodes_save_and_stop_when_one_is_asked(tmp_path: Path, asked: int) 
     run = str(runs(tmp_path)[asked])
     saved = run_wtrain("save", "--wait", run, cwd=tmp_path, timeout_s=200)
     assert saved.returncode == 0, saved.describe() + described(tmp_path)
-    assert "saved and checked whole" in saved.stderr
+    assert "saved a valid checkpoint" in saved.stderr
     (proven,) = proofs(leader(tmp_path), "save")
     for log in logs(tmp_path).values():
         (request,) = of_type(log, "save_requested")

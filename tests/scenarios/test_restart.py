@@ -1,4 +1,4 @@
-"""`wtrain restart`: an ended run goes on in its own directory, from its newest whole checkpoint."""
+"""`wtrain restart`: an ended run goes on in its own directory, from its newest valid checkpoint."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class SurveyRequest(Value):
     cwd: str = ""
     level: ScanLevel = "quick"
     check: Literal["until-whole", "all"] = "until-whole"
-    """Whether older ones than the newest whole one get the full level, too."""
+    """Whether older ones than the newest valid one get the full level, too."""
     full_since: float | None = None
     """Unix seconds: checkpoints saved at or after it (around a kill) are always checked in full."""
     world_size: int | None = None

@@ -1,4 +1,4 @@
-"""`wtrain attach`: see a run as if it were in this terminal; leaving it harms nothing.
+"""`wtrain attach`: show a run as if it had been started in this terminal.
 
 Must not signal, stop or ask anything of the run: Ctrl-C here is of this command alone.
 """
@@ -32,7 +32,7 @@ STATUS_EVERY_S = 2.0
 LAST_LINES = 20
 DRAIN_S = 2.0
 EXIT_NOBODY_WATCHES = 4
-"""As of `wtrain status`: the supervisor is dead, the training may live on."""
+"""As `wtrain status`: the supervisor is dead, the training may be alive."""
 STREAMS = ("output", "stdout", "stderr")
 
 Until = Callable[[State], bool]
@@ -45,16 +45,15 @@ Until = Callable[[State], bool]
     "--lines",
     type=click.IntRange(min=0),
     default=LAST_LINES,
-    help="Begin with the last N lines of what it wrote.",
+    help="Begin with the last N lines of its output.",
 )
 @click.option("--raw", is_flag=True, help="Pass on control sequences that can change the terminal.")
 @runs_dir_option
 def attach(*, run_ref: str | None, lines: int, raw: bool, runs_dir: Path | None) -> None:
-    """Show what RUN writes and what wtrain says of it, until it ends; nothing is sent to it.
+    """Show the output of RUN and the messages of wtrain until it ends; nothing is sent to RUN.
 
-    Of control sequences only colours are passed on. Ctrl-C detaches, and the training goes on. The
-    exit code is the run's own when it ends, 0 when you leave before, 4 when nobody watches over it
-    any more.
+    Colours are kept, other control sequences are not. Ctrl-C detaches; the training continues.
+    Exit code: that of the run when it ends, 0 after Ctrl-C, 4 when its supervisor is dead.
     """
     run = resolve(run_ref, runs_dir)
     run.refuse_copy()
@@ -62,21 +61,21 @@ def attach(*, run_ref: str | None, lines: int, raw: bool, runs_dir: Path | None)
 
 
 def until_first_step(run: RunDirectory) -> int:
-    """Stay until the run has made a step, or cannot tell of any; the exit code.
+    """Follow the run until its first step, or until it is known to have no heartbeat.
 
-    For `wtrain run -d --until-first-step`: most hangs come before it, and then nobody sleeps.
+    For `wtrain run -d --until-first-step`: most hangs come before the first step.
     """
 
-    def is_enough(state: State) -> bool:
+    def has_stepped(state: State) -> bool:
         attempt = state.attempt
         stepped = attempt is not None and attempt.first_step_s is not None
         return stepped or "no-heartbeat" in state.notices
 
-    return Attached(run).follow(0, is_enough)
+    return Attached(run).follow(0, has_stepped)
 
 
 class Attached:
-    """One look at a run that lasts."""
+    """A run that is shown in this terminal."""
 
     def __init__(self, run: RunDirectory, *, raw: bool = False) -> None:
         self._run = run
@@ -86,10 +85,10 @@ class Attached:
         self._status_at = 0.0
 
     def follow(self, lines: int, until: Until | None = None) -> int:
-        """Show it until it ends, `until` says so, nobody watches it, or Ctrl-C; an exit code."""
+        """Show it until it ends, `until` is true, its supervisor is dead, or Ctrl-C."""
         try:
             if not self._watch.state.finished:
-                self._say("attached", "Ctrl-C detaches, the training goes on")
+                self._say("attached", "Ctrl-C detaches, the training continues")
             self._begin(lines)
             if until is not None:
                 self._tell(self._watch.before)
@@ -99,7 +98,7 @@ class Attached:
                     return 0
                 if self._watch.lost:
                     then = f"wtrain adopt {self._run.run_id}"
-                    self._say("nobody watches over it any more", then)
+                    self._say("its supervisor is dead", then)
                     return EXIT_NOBODY_WATCHES
                 self._display.pump()
                 self._show_status()
@@ -110,7 +109,7 @@ class Attached:
             return self._ended()
         except KeyboardInterrupt:
             self._display.key_pressed()
-            self._say("detached, it goes on", f"wtrain attach {self._run.run_id}")
+            self._say("detached, the training continues", f"wtrain attach {self._run.run_id}")
             return 0
         finally:
             self._display.drain(time.monotonic() + DRAIN_S)
@@ -120,7 +119,7 @@ class Attached:
         self._display.say(f"wtrain: {self._run.run_id}: {what}; {then}")
 
     def _begin(self, lines: int) -> None:
-        """The last lines of the newest attempt, and from there what is new."""
+        """The last lines of the newest attempt, then new ones."""
         attempt = self._watch.state.attempt
         if attempt is None:
             return
@@ -138,7 +137,7 @@ class Attached:
             self._display.pump()
 
     def _tell(self, happened: Iterable[tuple[AnyEvent, State]]) -> None:
-        """Say it, an attempt's output before what came after it."""
+        """Print the lines of events, each after the output that came before it."""
         for event, state in happened:
             attempt = state.attempt
             if attempt is not None and attempt.attempt != self._shown:
@@ -167,7 +166,7 @@ class Attached:
 
 
 def _status(run: RunDirectory, state: State) -> str | None:
-    """The line at the bottom: progress as the slots tell it now."""
+    """The line at the bottom: progress by the slots now."""
     if state.state != "running":
         return None
     live = look(RunReading(run=run, events=(), state=state, problems=()))

@@ -1,15 +1,17 @@
-"""`wtrain bisect`: short supervised trials that find with how much less a hang is gone.
+"""`wtrain bisect`: short supervised trials that find the smallest change which avoids a hang.
 
-Must leave nothing running, and must not let a trial write over checkpoints unasked.
+Must leave nothing running, and no trial may write over checkpoints unless it is allowed to.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.recovery import bisect as core
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_INTERRUPTED, WtrainError
-from watchdog_train.report import bisect_text
-from watchdog_train.report.words import duration
+from watchdog_train.report.explanation_text import crash_words, what_happened
+from watchdog_train.report.facts import step_words
+from watchdog_train.report.words import clean, columns, count, duration
 from watchdog_train.store import requests
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
@@ -48,12 +51,12 @@ _CHANGES = {
     "notify.commands": (),
     "metrics.file": None,
 }
-"""A trial is not restarted, resumes nothing and tells nobody."""
+"""A trial is not restarted, resumes from nothing and sends no notification."""
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option("--minutes", type=click.IntRange(1, 10_000), default=10, help="Longest trial.")
-@click.option("--in-place", is_flag=True, help="Let trials write where checkpoints are already.")
+@click.option("--in-place", is_flag=True, help="Allow trials to write over checkpoints.")
 @json_option
 @policy_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
@@ -92,7 +95,7 @@ def bisect(
             argv = core.command_of(command, setting)
             for index, path in enumerate(new):
                 argv = _moved(argv, path, str(place / f"output-{index}"))
-            words = f"{bisect_text.setting_words(setting)}, at most {duration(total_s)}"
+            words = f"{setting_words(setting)}, at most {duration(total_s)}"
             echo(f"wtrain: {place.name}: {words}", err=True)
             begun = time.monotonic()
             run, late = _run(argv, place, dump_policy(build(values)), total_s)
@@ -105,9 +108,9 @@ def bisect(
         code = EXIT_INTERRUPTED
     found = core.best(trials)
     if as_json:
-        print_json(trials=trials, run=bisect_text.run_line(found, command) if found else None)
+        print_json(trials=trials, run=run_line(found, command) if found else None)
     else:
-        echo("\n".join([*bisect_text.table(trials), *bisect_text.closing(trials, command)]))
+        echo("\n".join([*table(trials), *closing(trials, command)]))
     for path in sorted(left):
         echo(f"wtrain: a trial saved {path}; remove it before you train", err=True)
     ran = any(one.setting == core.AS_GIVEN and one.outcome == "ran" for one in trials)
@@ -120,7 +123,7 @@ def _run(
     """Run a trial to its end; True: it was stopped at its time limit."""
     place.mkdir(mode=0o700, parents=True)
     replace_whole(place / "trial.yaml", settings.encode())
-    # The settings of the trial hold what these said.
+    # Variables whose values the settings of the trial hold already.
     said = {f"WTRAIN_{flag[2:].replace('-', '_').upper()}" for flag in FLAG_OF_KEY.values()}
     said |= {"WTRAIN_CONFIG", "WTRAIN_PRESET"}
     options = ("run", "--config", str(place / "trial.yaml"), "--")
@@ -171,7 +174,7 @@ def _state(run: RunDirectory | None) -> State:
 
 
 def _new_places(command: tuple[str, ...], checkpoints: tuple[str, ...]) -> tuple[str, ...]:
-    """Empty or missing folders that the command is told to write to: each trial gets its own."""
+    """Empty or missing output folders that the command names: each trial gets its own."""
     from watchdog_train.checkpoints.find import directories_in_arguments, find_candidates
 
     told = directories_in_arguments(command, os.getcwd())
@@ -195,3 +198,64 @@ def _moved(argv: tuple[str, ...], path: str, to: str) -> tuple[str, ...]:
         same = value and os.path.abspath(os.path.expanduser(value)) == path
         moved.append(f"{name}{equals}{to}" if same else word)
     return tuple(moved)
+
+
+_CAP = 200
+_NONE = {"workers": "no workers", "evaluation": "no evaluation"}
+
+
+def setting_words(setting: core.Setting) -> str:
+    """`no workers, 1 rank, 2 examples`."""
+    words = [count(one.amount, one.what[:-1]) if one.amount else _NONE[one.what] for one in setting]
+    return ", ".join(words) or "as given"
+
+
+def table(trials: Sequence[core.Trial]) -> list[str]:
+    """A line for each trial."""
+    rows = [("trial", "setting", "outcome", "after", "where")]
+    for number, one in enumerate(trials, 1):
+        idle = one.outcome == "ran" and one.setting != core.AS_GIVEN and not one.effective
+        words = "no effect" if idle else one.outcome
+        after = duration(one.seconds)
+        rows.append((str(number), setting_words(one.setting), words, after, _where(one)))
+    return [*columns(rows), ""]
+
+
+def closing(trials: Sequence[core.Trial], command: tuple[str, ...]) -> list[str]:
+    """The result, the line to paste, and where the evidence is."""
+    given = next((trial for trial in trials if trial.setting == core.AS_GIVEN), None)
+    if given is None:
+        return ["The command was not tried as given."]
+    took = duration(given.seconds)
+    match given.outcome:
+        case "ran":
+            return [f"As given it did not hang in {took}."]
+        case "unclear":
+            return [f"As given it neither hung nor ended in {took}. Try a larger --minutes."]
+        case "failed":
+            return [f"As given it does not hang, it fails: {_where(given)}."]
+    lines = [f"As given it hangs at {_where(given)}."]
+    lines += [what_happened(given.explanation)] if given.explanation is not None else []
+    lines += [f"Evidence: wtrain show {shlex.quote(given.evidence)}"] if given.evidence else []
+    found = core.best(trials)
+    if found is None:
+        return [*lines, f"It ran with none of {count(len(trials) - 1, 'smaller setting')}."]
+    lines.append(f"The smallest change with which it ran: {setting_words(found.effective)}.")
+    return [*lines, f"  {run_line(found, command)}"]
+
+
+def run_line(trial: core.Trial, command: tuple[str, ...]) -> str:
+    """`wtrain run --with num-workers-0 -- python train.py`."""
+    remedies = [change.remedy for change in trial.effective if change.remedy]
+    options = [word for remedy in remedies for word in ("--with", remedy)]
+    return shlex.join(["wtrain", "run", *options, "--", *core.command_of(command, trial.effective)])
+
+
+def _where(trial: core.Trial) -> str:
+    step = "before the first step" if trial.step is None else step_words(trial.step)
+    if trial.crash is not None:
+        return clean(crash_words(trial.crash, trial.step), _CAP)
+    if trial.place is None:
+        return step
+    line = f":{trial.place.line}" if trial.place.line else ""
+    return f"{clean(trial.place.file, _CAP)}{line}, {step}"

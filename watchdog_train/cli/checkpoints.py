@@ -1,4 +1,4 @@
-"""`wtrain checkpoints DIR`: which checkpoints there are, newest first, and which are whole."""
+"""`wtrain checkpoints DIR`: the checkpoints in a directory, newest first, and which are valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchdog_train.core.model import Survey
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import clean, columns
 
-_WORDS = {True: "whole", False: "partial", None: "unknown"}
+_WORDS = {True: "valid", False: "invalid", None: "unknown"}
 
 
 @click.command()
@@ -30,7 +30,10 @@ _WORDS = {True: "whole", False: "partial", None: "unknown"}
 )
 @json_option
 def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
-    """Tell which checkpoints below DIR are whole. Nothing is loaded, changed or deleted."""
+    """List the checkpoints below DIR and whether each is valid.
+
+    Nothing is loaded, changed or deleted.
+    """
     if not os.path.isdir(directory):
         raise WtrainError(
             "there is no such directory",
@@ -76,7 +79,7 @@ def _table(found: Survey) -> list[str]:
     lines = columns(rows)
     best = found.newest_whole
     if best is None:
-        return [*lines, "none of them is known to be whole"]
+        return [*lines, "none of them is known to be valid"]
     known = BY_NAME.get(best.format)
     hint = known.resume_hint if known is not None else "by the script's own way"
-    return [*lines, f"newest whole: {best.path}", f"to resume: {hint}"]
+    return [*lines, f"newest valid: {best.path}", f"to resume: {hint}"]

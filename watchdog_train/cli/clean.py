@@ -47,58 +47,45 @@ def clean(
     as_json: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show orphaned processes, stale slots, shared memory and locks of runs that are over.
+    """Show orphaned processes, stale slots, shared memory and locks of runs that have ended.
 
-    Nothing is removed without --yes. Run directories are touched only with --keep-last or
-    --older-than; runs that live, and `latest`, never. A training that nobody watches any more is
-    listed with the command that takes it up again. Each machine of a job cleans its own.
+    Nothing is removed without --yes. Run directories are removed only with --keep-last or
+    --older-than; those of live runs, and `latest`, never. A training whose supervisor is dead is
+    listed with the command that adopts it. Run it on each machine of a job.
     """
     refuse_foreign()
     system = current()
     found = find_leftovers(
         system, runs_dir or default_runs_dir(), keep_last=keep_last, older_than_s=older_than_s
     )
-    failures: dict[str, str] = {}
-    removed: set[str] = set()
-    if yes:
-        for leftover in found:
-            if not leftover.removable:
-                continue
-            problem = remove(leftover, system)
-            if problem is None:
-                removed.add(leftover.what)
-            else:
-                failures[leftover.what] = problem
+    tried = [one for one in found if yes and one.removable]
+    problems = {one.what: remove(one, system) for one in tried}
     if as_json:
         rows = [
             {
-                **msgspec.structs.asdict(leftover),
-                "removed": leftover.what in removed,
-                "problem": failures.get(leftover.what),
+                **msgspec.structs.asdict(one),
+                "removed": one.what in problems and problems[one.what] is None,
+                "problem": problems.get(one.what),
             }
-            for leftover in found
+            for one in found
         ]
         print_json(leftovers=rows)
     else:
-        _print_text(found, removed, failures, yes=yes)
-    if failures:
+        _print_text(found, problems, yes=yes)
+    if any(problems.values()):
         sys.exit(EXIT_SOME_LEFT)
 
 
-def _print_text(
-    found: tuple[Leftover, ...], removed: set[str], failures: dict[str, str], *, yes: bool
-) -> None:
+def _print_text(found: tuple[Leftover, ...], problems: dict[str, str | None], *, yes: bool) -> None:
+    """A line for each, and one with the reason. problems: of those that were to be removed."""
     if not found:
         echo("nothing is left over")
         return
     for leftover in found:
-        state = "listed"
-        if leftover.what in failures:
-            state = f"NOT removed ({failures[leftover.what]})"
-        elif leftover.what in removed:
-            state = "removed"
-        elif leftover.removable:
-            state = "removable"
+        state = "removable" if leftover.removable else "listed"
+        if leftover.what in problems:
+            problem = problems[leftover.what]
+            state = "removed" if problem is None else f"NOT removed ({problem})"
         weight = "" if leftover.bytes is None else f" ({size_text(leftover.bytes)})"
         echo(f"{state:9}  {leftover.kind:8}  {one_line(leftover.what)}{weight}")
         echo(f"           {one_line(leftover.why)}")

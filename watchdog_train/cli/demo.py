@@ -50,13 +50,13 @@ def demo(directory: Path | None) -> None:
     _say(f"cd {shlex.quote(str(place))}")
     _say("train.py is an ordinary PyTorch script; its workers will deadlock in the third epoch.")
     _say(f"$ {shown}")
-    # Ctrl-C reaches the run by itself, as one of the terminal's group; it knows what to do.
+    # Ctrl-C reaches the run too, which is in the terminal's process group.
     process = subprocess.Popen([sys.executable, "-m", "watchdog_train", *command], cwd=place)
     code = _wait(process)
     if code == 0:
         _say(f"that was it. Look at what is left: cd {shlex.quote(str(place))}; wtrain show")
     else:
-        _say(f"the demo did not end well (exit code {code}): cd {place}; wtrain status")
+        _say(f"the demo failed (exit code {code}): cd {place}; wtrain status")
     sys.exit(code)
 
 

@@ -38,7 +38,7 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
 def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) -> None:
     """Try stacks, signals, heartbeats, memory, disks and GPUs; nothing is changed.
 
-    The first line says what nobody has run on this platform. Each warning says how to mend it.
+    The first line names what is not tested on this platform. Each warning says how to fix it.
     Exit code 1 when something fails.
     """
     interpreter = python or shutil.which("python") or sys.executable
@@ -65,7 +65,7 @@ def _print(check: Check) -> None:
     "urls",
     multiple=True,
     metavar="URL",
-    help="Send it there.  [default: what the settings say]  [may be repeated]",
+    help="Send it there.  [default: that of the settings]  [may be repeated]",
 )
 @config_option()
 def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
@@ -73,14 +73,14 @@ def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
     chosen = urls or load(config_file).policy.notify.urls
     if not chosen:
         raise WtrainError(
-            "there is nobody to tell",
+            "no URL for notifications is set",
             hint="wtrain notify-test --notify URL, WTRAIN_NOTIFY, or notify.urls in wtrain.yaml",
             reference="notify-nobody",
         )
     refuse_unusable(chosen)
     message = Message(
         title="wtrain: test",
-        message="This is a test. A stall, a restart and the end of a run would be told here.",
+        message="This is a test. A stall, a restart and the end of a run would be reported here.",
         topics=("test",),
         run_id="",
     )

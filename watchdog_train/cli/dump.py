@@ -7,18 +7,14 @@ import time
 from pathlib import Path
 
 import click
+import msgspec
 
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.screen import echo
 from watchdog_train.cli.show import read_or_refuse
 from watchdog_train.cli.watching import EventWatch
-from watchdog_train.core.events import (
-    AnyEvent,
-    EvidenceCollected,
-    EvidenceCollecting,
-    StallExplained,
-)
+from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.job.machines import JOINT
 from watchdog_train.core.model import EvidenceResult
@@ -36,23 +32,25 @@ from watchdog_train.system import current
 from watchdog_train.system.proc import refuse_foreign
 
 ANSWER_S = 15.0
-"""Within this the leader of a job begins."""
+"""Time limit for the leader of a job to begin."""
 EXPLAINED_S = 120.0
-"""For evidence of all machines, and one explanation of it."""
+"""For the evidence of all machines and one explanation of it."""
 
 
 @click.command()
 @run_argument
-@click.option("--pid", type=click.IntRange(min=1), help="Any process: its whole tree is dumped.")
+@click.option("--pid", type=click.IntRange(min=1), help="Dump any process with its descendants.")
 @runs_dir_option
 @json_option
 def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json: bool) -> None:
-    """Take stacks of every process and say what they mean. Nothing is killed."""
+    """Take stacks of every process and explain them. Nothing is killed."""
     if pid is not None and run_ref is not None:
         raise click.UsageError("RUN or --pid, not both")
     result = _of_pid(pid, runs_dir) if pid is not None else _of_run(resolve(run_ref, runs_dir))
     if as_json:
-        print_json(**_answer(result))
+        fields = msgspec.structs.asdict(result)
+        fields |= {"id": fields.pop("stall_id"), "dir": os.path.abspath(result.dir)}
+        print_json(**fields, captured=result.captured, missing=result.missing)
         return
     echo(f"wtrain: evidence is in {result.dir}", err=True)
     bundle = read_or_refuse(Path(result.dir))
@@ -100,26 +98,26 @@ def _of_run(run: RunDirectory) -> EvidenceResult:
 
 
 def _of_job(run: RunDirectory) -> EvidenceResult | None:
-    """Of all machines, by their leader; None where it does not answer: then of this one alone."""
+    """Evidence of all machines, by their leader; None when the leader does not answer."""
     watch = EventWatch(run)
     requests.post(run, "dump", "wtrain dump")
     begun = watch.wait(
-        lambda event: isinstance(event, EvidenceCollecting) and event.why == "manual", ANSWER_S
+        lambda event: isinstance(event, e.EvidenceCollecting) and event.why == "manual", ANSWER_S
     )
-    if not isinstance(begun, EvidenceCollecting):
+    if not isinstance(begun, e.EvidenceCollecting):
         return None
-    found: dict[str, EvidenceCollected] = {}
+    found: dict[str, e.EvidenceCollected] = {}
 
-    def is_told(event: AnyEvent) -> bool:
-        if isinstance(event, EvidenceCollected) and event.stall_id == begun.stall_id:
+    def is_complete(event: e.AnyEvent) -> bool:
+        if isinstance(event, e.EvidenceCollected) and event.stall_id == begun.stall_id:
             found[event.host] = event
-        if isinstance(event, StallExplained) and event.stall_id == begun.stall_id:
+        if isinstance(event, e.StallExplained) and event.stall_id == begun.stall_id:
             return True
-        # After a joint explanation has failed, none comes any more.
+        # A joint explanation that failed is not tried again.
         waited_for = {tree.host for tree in watch.state.trees if not tree.lost}
         return JOINT in watch.state.notices and waited_for <= found.keys()
 
-    told = watch.wait(is_told, EXPLAINED_S)
+    last = watch.wait(is_complete, EXPLAINED_S)
     ours = found.get("")
     if ours is None:
         return None
@@ -127,23 +125,8 @@ def _of_job(run: RunDirectory) -> EvidenceResult | None:
         stall_id=ours.stall_id,
         dir=ours.dir,
         processes=tuple(one for each in found.values() for one in each.processes),
-        explanation=told.explanation if isinstance(told, StallExplained) else None,
+        explanation=last.explanation if isinstance(last, e.StallExplained) else None,
         fingerprint=ours.fingerprint,
         seconds=max(each.seconds for each in found.values()),
         problem=next((each.problem for each in found.values() if each.problem), None),
     )
-
-
-def _answer(result: EvidenceResult) -> dict[str, object]:
-    return {
-        "id": result.stall_id,
-        "dir": os.path.abspath(result.dir),
-        "captured": result.captured,
-        "missing": result.missing,
-        "processes": result.processes,
-        "explanation": result.explanation,
-        "patience": result.patience,
-        "fingerprint": result.fingerprint,
-        "seconds": result.seconds,
-        "problem": result.problem,
-    }

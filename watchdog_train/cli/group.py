@@ -28,9 +28,9 @@ class CommandRow(NamedTuple):
 
 COMMANDS = {
     "run": CommandRow("Run", "Start a training and watch over it."),
-    "stop": CommandRow("Run", "Stop a run: save if it can be asked to, then end it."),
+    "stop": CommandRow("Run", "Stop a run, after a save where it can be asked for one."),
     "save": CommandRow("Run", "Ask a run to save a checkpoint now."),
-    "restart": CommandRow("Run", "Let a run that has ended go on."),
+    "restart": CommandRow("Run", "Continue a run that has ended."),
     "adopt": CommandRow("Run", "Watch over a training whose supervisor died.", "restart"),
     "ps": CommandRow("Look", "List the runs of this machine.", "status"),
     "status": CommandRow("Look", "Say how a run is doing."),
@@ -39,26 +39,26 @@ COMMANDS = {
     "attach": CommandRow("Look", "See a run as if it were in this terminal."),
     "stalls": CommandRow("Understand", "List what was caught: stalls and crashes.", "show"),
     "show": CommandRow("Understand", "Show one stall: who was stuck, where and why."),
-    "dump": CommandRow("Understand", "Collect evidence now, without ending anything."),
+    "dump": CommandRow("Understand", "Collect evidence now; nothing is killed."),
     "replay": CommandRow("Understand", "Judge a recorded trace again, with other settings."),
-    "diagnose": CommandRow("Understand", "Name the cause behind dumps and logs you bring."),
-    "bisect": CommandRow("Understand", "Find with how much less a hang is gone, by short trials."),
-    "report": CommandRow("Understand", "Tell what happened to a run."),
-    "checkpoints": CommandRow("Prepare", "List checkpoints and tell which are whole."),
+    "diagnose": CommandRow("Understand", "Name the cause behind dumps and logs of your own."),
+    "bisect": CommandRow("Understand", "Find the smallest change that avoids a hang."),
+    "report": CommandRow("Understand", "Report what happened to a run."),
+    "checkpoints": CommandRow("Prepare", "List checkpoints and whether each is valid."),
     "remedies": CommandRow("Prepare", "List the safer settings wtrain knows."),
     "config": CommandRow("Prepare", "Show, check and explain settings."),
     "notify-test": CommandRow(
         "Prepare", "Send a test message to every address for notifications.", "doctor"
     ),
-    "doctor": CommandRow("Prepare", "Try what a night needs of this machine."),
-    "clean": CommandRow("Prepare", "Show what ended runs have left behind, and remove it."),
+    "doctor": CommandRow("Prepare", "Test this machine for a long run."),
+    "clean": CommandRow("Prepare", "Show and remove what ended runs have left behind."),
     "key": CommandRow("Prepare", "Print a new key for a job of several machines.", "run"),
     "demo": CommandRow("Prepare", "Watch wtrain catch a real hang, in a minute."),
 }
 
 _OF_A_TRAINING = frozenset(value for name, value in vars(layout).items() if name.startswith("ENV_"))
-"""Variables that a supervised training has in its environment: no flag may be read from them,
-or `wtrain logs` inside a training would take its attempt from there."""
+"""Variables in the environment of a supervised training. No flag is read from them, or `wtrain
+logs` inside a training would take its attempt from there."""
 
 
 class WtrainGroup(click.Group):
@@ -135,12 +135,11 @@ def build_group() -> click.Group:
         params=[version],
         help=(
             "Watch over a machine-learning training: catch hangs, keep the evidence, restart from"
-            " the newest whole checkpoint.\n\nStart with: wtrain run -- python train.py"
+            " the newest valid checkpoint.\n\nStart with: wtrain run -- python train.py"
         ),
         epilog=(
-            "RUN is an id, the beginning of one, a name, or a path; without it the newest run here"
-            " is meant. Every flag is also a WTRAIN_ variable: --max-restarts is"
-            " WTRAIN_MAX_RESTARTS."
+            "RUN is an id, the beginning of one, a name, or a path; the default is the newest run"
+            " here. Every flag is also a WTRAIN_ variable: --max-restarts is WTRAIN_MAX_RESTARTS."
         ),
         context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
     )

@@ -44,13 +44,13 @@ def streams_of(attempt_dir: Path) -> tuple[LogStream, ...]:
 
 
 def rank_streams_of(attempt_dir: Path, rank: int) -> tuple[LogStream, ...]:
-    """What a rank has written by itself, where its launcher told the ranks' outputs apart."""
+    """The streams of one rank, where its launcher separates the output of ranks."""
     streams = streams_of(attempt_dir / "ranks" / str(rank))
     return tuple(LogStream(stream.name, stream.path, of_rank=True) for stream in streams)
 
 
 def has_rank_files(attempt_dir: Path) -> bool:
-    """Whether any rank has written by itself."""
+    """Whether any rank has a stream of its own."""
     with contextlib.suppress(OSError), os.scandir(attempt_dir / "ranks") as entries:
         return next(entries, None) is not None
     return False
@@ -80,10 +80,7 @@ def _parts(path: Path) -> tuple[Path, ...]:
 
 
 def since_moment(path: Path, at: float) -> Iterator[bytes]:
-    """What a stream got from a moment on (Unix seconds), and up to ten seconds before it.
-
-    From 0 on it is all that is kept.
-    """
+    """The output since a time (Unix seconds), beginning up to ten seconds before it; 0: all."""
     for part in _parts(path):
         if modified_at(part) < at:
             continue
@@ -94,7 +91,7 @@ def since_moment(path: Path, at: float) -> Iterator[bytes]:
 
 
 def _offset_at(part: Path, at: float) -> int:
-    """Where the keeper was at that moment; 0 where it does not tell."""
+    """The size of the file at that time, by the keeper's list; 0 if that is missing."""
     offset = 0
     if at <= 0.0:
         return offset

@@ -45,26 +45,26 @@ from watchdog_train.trusted_files import names
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
-"""Whether the run has ended is asked this often while nothing is written."""
+"""How often to check for the end of the run while nothing is written."""
 FOLLOW_LINES = 20
 
 
 @click.command()
 @run_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on showing it until the run ends.")
+@click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
-@click.option("--rank", type=click.IntRange(min=0), help="Only what this rank has written.")
-@click.option("--machine", metavar="NAME", help="Of a job on several: what this one has written.")
+@click.option("--rank", type=click.IntRange(min=0), help="Only the output of this rank.")
+@click.option("--machine", metavar="NAME", help="Only the output of this machine of a job.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Only this attempt, 1 is the first.")
 @click.option(
     "--since",
     metavar="TIME",
-    help="Only what was written from then on: 10m ago, 23:10, or 2026-11-21T23:10.",
+    help="Only output from then on: 10m (ago), 23:10, or 2026-11-21T23:10.",
 )
 @click.option(
     "--milestones",
     is_flag=True,
-    help="Instead: the way of all ranks to their first step, numbered, in the order of time.",
+    help="Instead: the startup timelines of all ranks, numbered, in the order of time.",
 )
 @runs_dir_option
 def logs(
@@ -79,10 +79,10 @@ def logs(
     milestones: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Show what the training wrote, its stdout on stdout and its stderr on stderr.
+    """Show the output of the training: its stdout on stdout, its stderr on stderr.
 
-    A terminal gets it without the control sequences that could change the terminal; a pipe or a
-    file gets the bytes as they are. --since begins up to ten seconds before the moment.
+    Control sequences that could change a terminal are removed there; a pipe or a file gets the
+    bytes as they are. --since begins up to ten seconds before the given time.
     """
     run = resolve(run_ref, runs_dir)
     if run_ref is None:
@@ -132,7 +132,7 @@ def _chosen(run: RunDirectory, attempt: int | None) -> tuple[int, ...]:
 
 
 def moment_of(text: str) -> float:
-    """Unix seconds of so long ago, of a time of the last 24 hours, or of a date and time."""
+    """Unix seconds of a time ago, of a time of day in the last 24 hours, or of a date and time."""
     try:
         return time.time() - parse_duration(text)
     except BadValueError:
@@ -149,9 +149,13 @@ def moment_of(text: str) -> float:
 
 
 def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: _Part) -> None:
-    """A rank that is silent is no mistake; one that is not there is."""
+    """Explain an empty answer: the rank wrote nothing, or there is no such rank.
+
+    Raises:
+        WtrainError: there is no such rank, or its lines cannot be told apart.
+    """
     unmarked = f"output is marked as one of rank {rank}"
-    if part.folder and not part.is_rank:  # agents send what their ranks have written together
+    if part.folder and not part.is_rank:  # an agent sends one stream for all of its ranks
         what = f"no line of this machine's {unmarked}"
         hint = f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it"
     elif rank in (known := _ranks_of(run)) and any(
@@ -171,7 +175,7 @@ def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: 
 
 
 def _ranks_of(run: RunDirectory) -> set[int]:
-    """Ranks that the run is known to have had, none where the log does not tell."""
+    """Ranks that the log of the run names."""
     ranks: set[int] = set()
     for event in read_run(run).events:
         if isinstance(event, RunStarted) and event.launcher is not None:
@@ -185,9 +189,9 @@ class _Part(NamedTuple):
     """Whose output is shown."""
 
     folder: str = ""
-    """In that of an attempt; empty: the supervisor's own machine."""
+    """Below the folder of an attempt; empty: the supervisor's own machine."""
     is_rank: bool = False
-    """The rank is the only one there, so all of it is its."""
+    """The rank is the only one of that machine, so all of the output is its own."""
 
     def of(self, attempt_dir: Path) -> Path:
         """Where its files are."""
@@ -195,7 +199,7 @@ class _Part(NamedTuple):
 
 
 def _part(run: RunDirectory, machine: str | None, rank: int | None) -> _Part:
-    """The machine that is named, or that the rank ran on last.
+    """The machine with this name, or the one on which the rank ran last.
 
     Raises:
         WtrainError: there is no such machine.
@@ -244,7 +248,7 @@ class _Out:
         self._mark = re.compile(rb"\s{0,8}" + mark) if mark is not None else None
 
     def write(self, data: bytes, source: LogStream) -> None:
-        """Show it, or what of it is the rank's."""
+        """Show it, or the lines of the wanted rank."""
         to_stderr = source.name == "stderr"
         if self._mark is not None and not source.of_rank:
             data = self._of_rank(data, to_stderr=to_stderr)
@@ -261,16 +265,21 @@ class _Out:
         return b"".join(kept)
 
 
-def _sources(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]:
-    """The files that hold what is asked for: a rank's own, else those of all."""
-    folder, rank = out.part.of(run.attempt(number)), out.rank
+def _sources(
+    run: RunDirectory, number: int, out: _Out, *, follow: bool = False
+) -> tuple[LogStream, ...]:
+    """The files that hold the wanted output: a rank's own files, else those of all ranks."""
+    attempt = run.attempt(number)
+    folder, rank = out.part.of(attempt), out.rank
     if rank is None:
         return streams_of(folder)
     if out.part.is_rank:
         return tuple(msgspec.structs.replace(stream, of_rank=True) for stream in streams_of(folder))
     own = rank_streams_of(folder, rank)
-    # Where ranks have files, one without has written nothing: what others say of it is not its.
-    return own or (() if has_rank_files(folder) else streams_of(folder))
+    # Where ranks have files, one without a file has written nothing. A file may come later while
+    # we follow, and the file of all has its lines again: so the launcher decides from the start.
+    separate = gives_ranks_streams(attempt) if follow else own or has_rank_files(folder)
+    return own if separate else streams_of(folder)
 
 
 def _show_last(run: RunDirectory, chosen: Iterable[int], out: _Out, lines: int) -> None:
@@ -290,16 +299,6 @@ def _show_since(run: RunDirectory, chosen: Iterable[int], out: _Out, moment: flo
         for stream in _sources(run, number, out):
             for block in since_moment(stream.path, moment):
                 out.write(block, stream)
-
-
-def _followed(run: RunDirectory, number: int, out: _Out) -> tuple[LogStream, ...]:
-    """As _sources(), but never first the one file and then the other, which has it again."""
-    folder = out.part.of(run.attempt(number))
-    if out.part.is_rank:
-        return _sources(run, number, out)
-    if out.rank is not None and gives_ranks_streams(run.attempt(number)):
-        return rank_streams_of(folder, out.rank)
-    return streams_of(folder)
 
 
 def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
@@ -322,7 +321,7 @@ def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
             for _, file in followed.values():
                 file.close()
             attempt, followed = newest, {}
-        for stream in _followed(run, attempt, out) if attempt else ():
+        for stream in _sources(run, attempt, out, follow=True) if attempt else ():
             if stream.name not in followed:
                 if first:
                     out.write(tail(stream.path, lines), stream)
@@ -332,13 +331,13 @@ def _follow(run: RunDirectory, out: _Out, lines: int) -> None:
         now = time.monotonic()
         if now - looked >= LOOK_EVERY_S:
             looked = now
-            # One more pass over the files after the end: the last words come just before it.
+            # One more pass over the files after the end: the last output comes just before it.
             ended = now if _has_ended(watch, run) else 0.0
         time.sleep(0.0 if ended else POLL_S)
 
 
 def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
-    """Whether nothing will be written any more; says so where nobody saw the end."""
+    """Whether no more output can come; prints a line where the supervisor died before the end."""
     watch.new()
     attempt = watch.state.attempt
     if watch.state.finished:
@@ -356,7 +355,7 @@ def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
 
 
 def show_milestones(run: RunDirectory, chosen: Collection[int], rank: int | None) -> None:
-    """Print those of the chosen attempts, as recorded last; of a living one as they are."""
+    """Print the milestones of the chosen attempts: the recorded ones, of a live attempt now."""
     reading = read_run(run)
     state, live = reading.state, look(reading, log_lines=0)
     launched: dict[int, AttemptLaunching] = {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 COMPLETE = "_WTRAIN_COMPLETE"
-"""Set by a shell's function when it asks how a command line may go on; name and values of click."""
+"""Set by a shell's function that asks for completions; name and values of click."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: what a shell reports for `wtrain logs | head`."""
 _CRASH_CHARACTERS = 200_000
@@ -38,8 +38,8 @@ def main() -> None:
     _open_closed_streams()
     code = run(sys.argv[1:])
     _flush(sys.stdout, sys.stderr)
-    # Taking the interpreter apart takes 20 ms, and nothing of ours waits for it: what is written
-    # is flushed, children have sessions of their own, and the run's log is closed.
+    # A normal exit of the interpreter takes 20 ms and is not needed: output is flushed, children
+    # have sessions of their own, and the run's log is closed.
     os._exit(code)
 
 
@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _open_closed_streams() -> None:
     """Lead standard streams that the shell has closed (`<&-`) to the null device.
 
-    Otherwise the next file of ours gets that number, and a child takes it for its input or output.
+    Otherwise the next file that is opened gets that number, and a child uses it as its output.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -123,7 +123,7 @@ def _open_closed_streams() -> None:
 
 
 def _say(text: str) -> None:
-    # stderr may be a closed terminal; the exit code still tells.
+    # stderr may be a closed terminal; the exit code remains.
     from watchdog_train.report.words import safe
 
     with contextlib.suppress(OSError, ValueError):

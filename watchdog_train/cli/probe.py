@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from watchdog_train.system.protocol import ProcessSystem
 
 ANSWER_S = 5.0
-"""A look that takes longer waits for a file system, and says nothing about the supervisor."""
+"""A longer look waits for a file system, which says nothing about the supervisor."""
 TAIL_BYTES = 65_536
 
 
@@ -39,18 +39,18 @@ TAIL_BYTES = 65_536
     "--max-age",
     type=Time(),
     metavar="TIME",
-    help="So long its loop may not turn; at work on a stall 15 minutes.  [default: 2m]",
+    help="How long its loop may stand; 15 minutes while it handles a stall.  [default: 2m]",
 )
 @json_option
 @runs_dir_option
 def probe(
     run_ref: str | None, probe: str, max_age: float | None, as_json: bool, runs_dir: Path | None
 ) -> None:
-    """Say in one line whether the supervisor of RUN is alive; nothing is started or asked for.
+    """Print one line about the supervisor of RUN: alive or not. Nothing is started or asked for.
 
-    Without RUN all live runs of this machine are meant, or the newest one. Exit code 0: alive, at
-    work on a stall, or ended; 1: its supervisor is dead or does not look any more, or there is no
-    run. It says nothing about the training: that is the supervisor's to judge.
+    Without RUN it checks all live runs of this machine, or the newest run. Exit code 0: alive,
+    handling a stall, or ended; 1: the supervisor is dead or its loop stands, or there is no run.
+    It does not judge the training: the supervisor does.
     """
     wanted = cast("Probe", probe)
     said = _within(ANSWER_S, wanted, run_ref, runs_dir, max_age)
@@ -66,7 +66,7 @@ def probe(
 def _within(
     limit_s: float, probe: Probe, run_ref: str | None, runs_dir: Path | None, max_age: float | None
 ) -> Answer:
-    """The answer of a look in a thread, or what is left to say when it does not come back."""
+    """The answer of a look in a thread, or a default when the thread does not return in time."""
     import threading
 
     blind_s = BLIND_S if max_age is None else max_age
@@ -85,7 +85,7 @@ def _within(
         words = f"its files do not answer within {limit_s:g} s"
         if probe == "readiness":
             return Answer(False, f"not ready: {words}")
-        return Answer(True, f"alive, as far as can be told: {words}")
+        return Answer(True, f"probably alive: {words}")
     if isinstance(found[0], WtrainError) and found[0].reference != "run-copy":
         return Answer(False, f"no run: {found[0].message}")
     if isinstance(found[0], Exception):
@@ -126,7 +126,7 @@ def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: flo
 
 
 def _lives(entry: LiveRun, system: ProcessSystem) -> bool:
-    """Whether the process that was listed as the supervisor is still that one."""
+    """Whether the process that was listed as the supervisor is alive and the same."""
     if entry.boot_id is not None and entry.boot_id != system.boot_id():
         return False
     found = system.identity(entry.pid)
@@ -141,7 +141,7 @@ def _vitals(entry: LiveRun | None, run: RunDirectory) -> Vitals | None:
 
 
 def _has_ended(run: RunDirectory) -> bool:
-    """Whether the end of the log says so; what is told after it is some lines at most."""
+    """Whether the end of the log says so; few lines follow the event of the end."""
     try:
         with open_read(run.events) as file:
             size = file.seek(0, 2)

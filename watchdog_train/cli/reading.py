@@ -1,4 +1,4 @@
-"""What the reading commands share: a run's events, and one look at what lives of it now.
+"""What the reading commands share: the events of a run, and a measurement of its processes now.
 
 Must not write, signal or wait: these commands work next to a supervisor, and without one.
 """
@@ -6,7 +6,6 @@ Must not write, signal or wait: these commands work next to a supervisor, and wi
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     Member,
     MemberSample,
-    RankPlaces,
     RankStatus,
     Sample,
     SaveRecord,
@@ -41,24 +39,23 @@ from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.store.side_files import SideFiles
-from watchdog_train.store.slots import newest_noted_save, read_slots
+from watchdog_train.store.slots import SlotScan, newest_noted_save, read_slots
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
-from watchdog_train.trusted_files import distrusted, open_read
+from watchdog_train.trusted_files import distrusted
 
-CONFIG_BYTES = 1 << 20
 PACE_S = 300.0
-"""How old a recorded pace may be to reckon with; a living supervisor records it much more often."""
+"""Longest age of a recorded pace that is still used; a supervisor records it much more often."""
 
 
 class RunReading(NamedTuple):
-    """A run as its log tells it."""
+    """A run by its event log."""
 
     run: RunDirectory
     events: tuple[AnyEvent, ...]
     state: State
     problems: tuple[str, ...]
-    """What the log lacks, in words."""
+    """What is missing in the log, in words."""
     original: Path | None = None
     """The run directory that this one is a copy of."""
 
@@ -82,7 +79,7 @@ def read_run(run: RunDirectory) -> RunReading:
         problems.append(f"{foreign}: wtrain shows this run and does nothing that its files say")
     if found.problem is not None:
         problems.append(
-            f"the event log is damaged, what follows may lack something: {found.problem}"
+            f"the event log is damaged, what follows may be incomplete: {found.problem}"
         )
     if found.torn_tail is not None and original is None and is_held(run.lock) is False:
         problems.append("the last event was cut off when the supervisor ended; it is left out")
@@ -90,7 +87,7 @@ def read_run(run: RunDirectory) -> RunReading:
         problems.append(f"{found.spilled} events wait in memory for a disk that takes them")
     state = replay(events)
     if not state.run_id:
-        # Killed before its first event: the directory still tells which run it was to be.
+        # Killed before its first event: the directory has the name of the run.
         state = msgspec.structs.replace(
             state, run_id=run.run_id, name=run.name, run_dir=str(run.path)
         )
@@ -101,7 +98,7 @@ def read_run(run: RunDirectory) -> RunReading:
 
 
 def look(reading: RunReading, *, log_lines: int = 0) -> Live:
-    """One look at a run from outside."""
+    """What can be measured of a run now, from outside."""
     run, state, system = reading.run, reading.state, current()
     here = state.host in ("", _host())
     is_copy = reading.original is not None
@@ -120,15 +117,14 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
         log_tail=_log_tail(run, state, log_lines) if log_lines else (),
         problems=reading.problems,
     )
-    if state.finished:
+    now = live.mono
+    if state.finished or now is None:
         return live
-    if alive and same_boot:
-        vitals = vitals_in(Path(state.slot_dir) if state.slot_dir is not None else None)
-        blind_s = blind_for_s(vitals, system.monotonic()) if vitals is not None else None
-        live = msgspec.structs.replace(live, blind_s=blind_s)
-    report_only, max_restarts = _restarts(run)
-    live = msgspec.structs.replace(live, report_only=report_only, max_restarts=max_restarts)
-    return _look_at_processes(live, state, system) if same_boot else live
+    slot_dir = Path(state.slot_dir) if state.slot_dir is not None else None
+    vitals = vitals_in(slot_dir) if alive else None
+    blind_s = blind_for_s(vitals, now) if vitals is not None else None
+    live = msgspec.structs.replace(live, blind_s=blind_s)
+    return _look_at_processes(live, now, state, slot_dir, system)
 
 
 def _host() -> str:
@@ -151,12 +147,14 @@ def _supervisor_alive(
     return system.is_alive(state.supervisor) if same_boot else False
 
 
-def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
-    """Beats from the slots, and the states of recorded processes, each verified by its start."""
+def _look_at_processes(
+    live: Live, now: float, state: State, slot_dir: Path | None, system: ProcessSystem
+) -> Live:
+    """Beats from the slots, and the states of recorded processes, each checked by its start."""
     from watchdog_train.core.notices.news import run_progress  # 24 ms
 
-    scan = read_slots(Path(state.slot_dir)) if state.slot_dir is not None else None
-    slots = {slot.pid: slot for slot in scan.readings} if scan is not None else {}
+    scan = read_slots(slot_dir) if slot_dir is not None else SlotScan(readings=(), problems=())
+    slots = {slot.pid: slot for slot in scan.readings}
     members = _members(state, slots)
     rows = system.snapshot([member.identity for member in members])
     samples = []
@@ -167,33 +165,25 @@ def _look_at_processes(live: Live, state: State, system: ProcessSystem) -> Live:
         slot = slots.get(member.pid)
         if slot is not None and slot.start not in (0, row.start):
             slot = None
-        samples.append(
-            MemberSample(member=member, state=row.state, cpu_s=row.cpu_s, io_bytes=None, slot=slot)
-        )
-    now = live.mono if live.mono is not None else system.monotonic()
-    sample = Sample(
-        at=now,
-        members=tuple(samples),
-        cpu_s=None,
-        io_bytes=None,
-        tcp_bytes=None,
-        log_bytes=0,
-        births=0,
-        deaths=0,
+        samples.append(MemberSample(member=member, state=row.state, cpu_s=row.cpu_s, slot=slot))
+    sample = Sample(at=now, members=tuple(samples))
+    live = msgspec.structs.replace(
+        live,
+        states={one.member.pid: one.state for one in samples},
+        problems=(*live.problems, *scan.problems[:3]),
     )
-    problems = (*live.problems, *(scan.problems[:3] if scan is not None else ()))
-    states = {sample.member.pid: sample.state for sample in samples}
-    live = msgspec.structs.replace(live, states=states, problems=problems)
     measured = sample.judged
     if not measured:
         return live
-    # One look cannot tell a pace: the supervisor's is taken while it is recent.
+    files = SideFiles(slot_dir)
+    files.look(sample)
+    # One look measures no pace: that of the supervisor is used while it is recent.
     recent = now - state.progress_mono <= PACE_S
     return msgspec.structs.replace(
         live,
         ranks=_ranks(sample),
         progress=run_progress(sample, state, state.progress.steps_s if recent else None),
-        places=_places(sample, state),
+        places=files.places() or None,
         can_save=any(slot.can_save for _, slot in measured),
         can_stop=any(slot.can_stop for _, slot in measured),
     )
@@ -217,12 +207,6 @@ def _ranks(sample: Sample) -> tuple[RankStatus, ...]:
         )
         for one, slot in sample.judged
     )
-
-
-def _places(sample: Sample, state: State) -> tuple[RankPlaces, ...] | None:
-    files = SideFiles(Path(state.slot_dir) if state.slot_dir is not None else None)
-    files.look(sample)
-    return files.places() or None
 
 
 def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ...]:
@@ -257,28 +241,6 @@ def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
     return NewestCheckpoint(path=save.path, format=save.format, step=save.step, saved_at=save.t)
 
 
-def _restarts(run: RunDirectory) -> tuple[bool, int | None]:
-    """Whether the run only reports, and how often it may restart; None when that is not known."""
-    try:
-        with open_read(run.config) as file:
-            text = file.read(CONFIG_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return False, None
-    # Written by dump_policy, one setting a line: importing yaml would be half the time of a
-    # status. What has another form counts as not known.
-    section = re.search(r"^recovery:\n((?:(?: .*)?\n)*)", text, re.MULTILINE)
-    found = dict(re.findall(r"^  (\w+): (\w+)$", section[1] if section else "", re.MULTILINE))
-    if found.get("observe") == "true":
-        return True, None
-    limit = found.get("max_restarts", "")
-    counted = (
-        found.get("observe") == "false"
-        and "restart" in (found.get("on_stall"), found.get("on_crash"))
-        and re.fullmatch(r"[0-9]{1,3}", limit) is not None
-    )
-    return False, int(limit) if counted else None
-
-
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
     from watchdog_train.evidence.logs import clean_lines  # 14 ms
 
@@ -292,14 +254,14 @@ def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
 
 
 def exit_code(state: State, live: Live) -> Literal[0, 3, 4]:
-    """Of `wtrain status`: 0 it runs, 3 it has ended, 4 nobody can tell without `wtrain adopt`."""
+    """Of `wtrain status`: 0 it runs, 3 it has ended, 4 its supervisor is dead or unknown."""
     if state.finished:
         return 3
     return 0 if live.supervisor_alive and live.blind_s is None else 4
 
 
 def refuse_unreadable(reading: RunReading) -> None:
-    """For commands that act: a log that names no run is no ground to act on.
+    """For commands that act: they need a log that names its run.
 
     Raises:
         WtrainError: always then.

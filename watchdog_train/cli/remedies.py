@@ -17,7 +17,7 @@ from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 @click.command()
 @json_option
 def remedies(*, as_json: bool) -> None:
-    """List the remedies, what each changes, and what only you can mend."""
+    """List the remedies, what each changes, and what only you can fix."""
     here = available()
     if as_json:
         print_json(
@@ -31,10 +31,10 @@ def remedies(*, as_json: bool) -> None:
         return
     for remedy in CATALOGUE.values():
         echo("\n".join(_lines(remedy, present=remedy.id in here)))
-    echo("What every attempt has by itself:")
+    echo("Set in every attempt:")
     for name, how in ALWAYS.items():
         echo(_wrapped(f"{name}: {how}"))
-    echo("What only you can mend:")
+    echo("What only you can fix:")
     for name, how in USER_FIXES.items():
         echo(_wrapped(f"{name}: {how}"))
 

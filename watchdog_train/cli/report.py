@@ -21,7 +21,7 @@ from watchdog_train.cli.options import json_option, run_argument, runs_dir_optio
 @json_option
 @runs_dir_option
 def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Path | None) -> None:
-    """Tell what happened to RUN: outcome, attempts, time, stalls, checkpoints, what to keep.
+    """Report on RUN: outcome, attempts, time, stalls, checkpoints, settings to keep.
 
     The page is also in the run directory (report.html): after a stall, in a long wait, at the end.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option(
     "--keep-budget",
     is_flag=True,
-    help="Count --max-restarts on, as for a job that was requeued; else it is counted anew.",
+    help="Keep the count of --max-restarts, as for a requeued job.  [default: count from 0]",
 )
 @click.option(
     "--env",
@@ -55,24 +55,25 @@ def restart(
     detach: bool,
     runs_dir: Path | None,
 ) -> None:
-    """Let RUN go on after its end, in the same run directory.
+    """Continue RUN after its end, in the same run directory.
 
-    A run that lives is stopped first, with time to save. What it was started with stays in
-    effect: directory, environment, settings; --with, --allow and --env add to it. Secrets are not
-    kept and come from this shell, as does the whole environment of a task of a job. A run of
-    several tasks or nodes is restarted by the same line in each of them.
+    A run that is alive is stopped first, with time to save. It keeps the directory, environment
+    and settings that it was started with; --with, --allow and --env add to them. Secrets are not
+    stored: they come from this shell, and so does the environment of a task of a job. For a run
+    of several tasks or nodes, use the same line in each of them.
     """
     from watchdog_train.cli.reading import read_run
+    from watchdog_train.cli.run import supervised
     from watchdog_train.cli.stop import stop_run
     from watchdog_train.core.policy import Policy, Recovery
     from watchdog_train.core.starting.jobs import is_begun_again
     from watchdog_train.remedies.catalogue import available, refuse_unknown
     from watchdog_train.report.words import listed
-    from watchdog_train.supervisor.detach import in_background, refuse_to_detach
+    from watchdog_train.supervisor.detach import refuse_to_detach
     from watchdog_train.supervisor.environment import environment_again
     from watchdog_train.supervisor.reopen import find_run, own_part, reopen_run, start_agent
 
-    # Before a run that lives is stopped for a word that was misspelt.
+    # Checked first, so that a misspelt word never stops a living run.
     refuse_unknown(Policy(recovery=Recovery(with_remedies=with_remedies, allow=allow)))
     if any(not change.partition("=")[0] for change in changes):
         raise click.UsageError("--env wants NAME or NAME=VALUE")
@@ -122,27 +123,21 @@ def restart(
             on_launched=launched,
         )
 
-    if detach:
-        report = in_background(supervise)
-        echo(report.words, err=report.run_dir is None)
-        sys.exit(report.code)
-    session = supervise(None)
-    session.close_with_words()
-    sys.exit(session.exit_code)
+    sys.exit(supervised(supervise, detach=detach)[0])
 
 
 @click.command()
 @run_argument
 @runs_dir_option
 def adopt(run_ref: str | None, runs_dir: Path | None) -> None:
-    """Become the supervisor of RUN; its training has lived on under its keeper."""
+    """Become the supervisor of RUN, whose training its keeper has kept alive."""
     from watchdog_train.store.resolve import resolve_live
 
     sys.exit(adopt_here(resolve_live(run_ref, runs_dir)))
 
 
 def adopt_here(directory: RunDirectory, stop_mode: Literal["soft", "now"] | None = None) -> int:
-    """Adopt with our catalogue, terminal and words; returns the run's exit code."""
+    """Supervise the run in this terminal to its end; returns its exit code."""
     from watchdog_train.remedies.catalogue import available
     from watchdog_train.supervisor.adopt import adopt_run
     from watchdog_train.supervisor.display import Display

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.cli.screen import echo
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.setup import RunSession
 
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -21,14 +25,13 @@ from watchdog_train.cli.screen import echo
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags: Any) -> None:
-    """Start COMMAND as a child, watch it, and bring it to its end.
+    """Start COMMAND as a child process and watch it until it exits.
 
-    On a hang: stack dumps of every process, then the whole tree is stopped, then a restart from
-    the newest whole checkpoint with safer settings.
+    On a hang wtrain takes stack dumps of every process, kills the training, and restarts it from
+    the newest valid checkpoint with safer settings.
     """
     from watchdog_train.remedies.catalogue import available, refuse_unknown
     from watchdog_train.supervisor.command import check_command
-    from watchdog_train.supervisor.detach import in_background
     from watchdog_train.supervisor.start import start_run
 
     if until_first_step and not detach:
@@ -41,33 +44,50 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
         refuse_unusable(loaded.policy.notify.urls)
     check_command(command, loaded.policy.recovery.resume_arg)
     options = _options(command)
-    if detach:
-        report = in_background(
-            lambda launched: start_run(
-                loaded.policy,
-                command,
-                available(),
-                foreground=False,
-                options=options,
-                on_launched=launched,
-            )
-        )
-        echo(report.words, err=report.run_dir is None)
-        if until_first_step and report.run_dir is not None:
-            from watchdog_train.cli.attach import until_first_step as stay
-            from watchdog_train.store.resolve import resolve
 
-            sys.exit(stay(resolve(report.run_dir)))
-        sys.exit(report.code)
-    for source in loaded.sources:
-        echo(f"wtrain: settings from {source}", err=True)
-    session = start_run(loaded.policy, command, available(), foreground=True, options=options)
-    session.close_with_words()
-    sys.exit(session.exit_code)
+    def supervise(launched: Callable[[RunSession], None] | None) -> RunSession:
+        return start_run(
+            loaded.policy,
+            command,
+            available(),
+            foreground=launched is None,
+            options=options,
+            on_launched=launched,
+        )
+
+    if not detach:
+        for source in loaded.sources:
+            echo(f"wtrain: settings from {source}", err=True)
+    code, run_dir = supervised(supervise, detach=detach)
+    if until_first_step and run_dir is not None:
+        from watchdog_train.cli.attach import until_first_step as stay
+        from watchdog_train.store.resolve import resolve
+
+        code = stay(resolve(run_dir))
+    sys.exit(code)
+
+
+def supervised(
+    supervise: Callable[[Callable[[RunSession], None] | None], RunSession], *, detach: bool
+) -> tuple[int, str | None]:
+    """Run a session here to its end, or in the background until its first attempt runs.
+
+    Returns:
+        The exit code, and the run directory of a session in the background.
+    """
+    if not detach:
+        session = supervise(None)
+        session.close_with_words()
+        return session.exit_code, None
+    from watchdog_train.supervisor.detach import in_background
+
+    report = in_background(supervise)
+    echo(report.words, err=report.run_dir is None)
+    return report.code, report.run_dir
 
 
 def _options(command: tuple[str, ...]) -> tuple[str, ...]:
-    """What stands between `run` and the command, without secrets and how it was started."""
+    """The options between `run` and the command, without secrets and without --detach."""
     from watchdog_train.evidence.redact import redact_argv
 
     given = sys.argv[1 : len(sys.argv) - len(command)]
@@ -87,9 +107,7 @@ export WTRAIN_JOB_KEY=$(wtrain key)
 
 @click.command(help=_HELP)
 def key() -> None:
-    """Where machines meet, only who has the key is heard."""
+    """The leader of a job accepts only machines that have the key."""
     import secrets
-
-    from watchdog_train.cli.screen import echo
 
     echo(secrets.token_hex(32))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -31,7 +31,7 @@ from watchdog_train.report.evidence_text import group_text, stacks_text, summary
 from watchdog_train.report.explanation_text import crash_words, sentences, what_happened
 from watchdog_train.report.facts import what_followed
 from watchdog_train.report.screen_text import one_screen
-from watchdog_train.report.words import clean, ranks_text
+from watchdog_train.report.words import clean, clock_time, ranks_text
 from watchdog_train.store.copies import original_of
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
@@ -42,7 +42,7 @@ def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) 
     """The folder of a bundle.
 
     Raises:
-        WtrainError: there is no such stall, or none at all.
+        WtrainError: there is no such stall, or no bundle.
     """
     if stall is not None and (Path(stall) / VERDICT_FILE).is_file():
         return Path(stall)
@@ -75,7 +75,7 @@ def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) 
 
 
 def _newest_here(place: Path) -> Path | None:
-    """The newest dump of a foreign process, where it is newer than all that the newest run has."""
+    """The newest dump of a foreign process, if the newest run has nothing newer."""
     dumps = [folder for path in place.glob("pid-*/stalls") for folder in bundle_folders(path)[-1:]]
     newest = max(dumps, key=lambda folder: modified_at(folder / VERDICT_FILE), default=None)
     if newest is None:
@@ -118,17 +118,17 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
     if run_ref is None:
         echo(f"wtrain: run {run.run_id}", err=True)
     for row in rows:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(str(row["at"]))))
-        told = " ".join(str(row[name]) for name in ("what", "cause") if row[name])
+        at = clock_time(row["at"], None)
+        found = " ".join(row[name] for name in ("what", "cause") if row[name])
         echo(
-            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {told}"
+            f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {found}"
             f"  ({row['captured']} of {row['processes']} captured)"
         )
     if not rows:
         echo("nothing was caught", err=True)
 
 
-def _row(path: Path, bundle: Bundle) -> dict[str, object]:
+def _row(path: Path, bundle: Bundle) -> dict[str, Any]:
     verdict, found = bundle.verdict, bundle.explanation
     what = crash_words(verdict.crash) if verdict.crash is not None else None
     if what is None and found is not None and found.tells:
@@ -156,10 +156,10 @@ _FRAMES_ALL = 20
 
 @click.command()
 @click.argument("stall", required=False)
-@click.option("--run", "run_ref", metavar="RUN", help="The run whose stall is meant.")
-@click.option("--all", "everything", is_flag=True, help="All of the summary, all groups of stacks.")
-@click.option("--rank", type=click.IntRange(min=0), help="Whole stacks of this rank's processes.")
-@click.option("--raw", is_flag=True, help="Whole stacks of every process, helpers included.")
+@click.option("--run", "run_ref", metavar="RUN", help="Show a stall of this run.")
+@click.option("--all", "everything", is_flag=True, help="The full summary and all stack groups.")
+@click.option("--rank", type=click.IntRange(min=0), help="Full stacks of this rank's processes.")
+@click.option("--raw", is_flag=True, help="Full stacks of every process, helpers included.")
 @runs_dir_option
 @json_option
 def show(
@@ -196,7 +196,7 @@ def show(
 
 
 def _with_outcome(folder: Path, verdict: BundleVerdict) -> BundleVerdict:
-    """What was done since, from the run's log, in place of what was planned then."""
+    """The verdict with what has been done since, by the log of the run."""
     run = RunDirectory(folder.absolute().parent.parent)
     with suppress(WtrainError, OSError):
         state = read_run(run).state

@@ -28,7 +28,7 @@ LOG_LINES = 5
 @click.option(
     "--milestones",
     is_flag=True,
-    help="Show the way of every rank to its first step, and where it is now.",
+    help="Show the startup timeline of every rank, and where it is now.",
 )
 @json_option
 @runs_dir_option

@@ -1,4 +1,4 @@
-"""`wtrain stop`: bring a run to its end, through its supervisor or, where that is dead, as one."""
+"""`wtrain stop`: stop a run through its supervisor, or supervise the stop if that is dead."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from watchdog_train.store.run_directory import RunDirectory
 Mode = Literal["soft", "now"]
 
 MARGIN_S = 30.0
-"""Beyond the sum of the run's own limits: evidence, and a supervisor that is busy."""
+"""Added to the limits of the run: evidence, and a supervisor that is busy."""
 UNKNOWN_LIMITS_S = 300.0
 
 
 @click.command()
 @run_argument
-@click.option("--now", is_flag=True, help="Do not wait for a save: kill the whole tree now.")
+@click.option("--now", is_flag=True, help="Do not wait for a save: kill all of its processes now.")
 @runs_dir_option
 def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
     """Stop RUN and wait until every process of it is gone.
 
-    Without RUN the one live run of this directory is meant. A training that can be asked saves
-    first.
+    Without RUN, stop the only live run of this directory. A training that can be asked to save
+    does so first.
     """
     stop_run(resolve_live(run_ref, runs_dir), now=now)
 
 
 def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
-    """End a run and wait for it; says so when it has ended already.
+    """Stop a run and wait until it has ended; tell when it had ended already.
 
     Args:
         run: which one.
         now: without time to save.
-        is_over: all of it is known to have ended, on whatever machine that was.
+        is_over: the run is known to have ended, on any machine.
 
     Raises:
         WtrainError: it belongs to another machine, or does not end in time.
@@ -73,7 +73,7 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
         else:
             _through_supervisor(run, mode)
     except KeyboardInterrupt:
-        echo(f"wtrain: the stop goes on: wtrain status {run.run_id}", err=True)
+        echo(f"wtrain: the run is still being stopped: wtrain status {run.run_id}", err=True)
         sys.exit(EXIT_INTERRUPTED)
 
 
@@ -83,7 +83,7 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
     limit_s = _limit_s(run, mode)
     finished = watch.wait(lambda event: isinstance(event, RunFinished), limit_s, tell=True)
     if finished is None and not watch.state.finished and watch.lost:
-        echo("wtrain: the supervisor died meanwhile", err=True)
+        echo("wtrain: the supervisor died during the stop", err=True)
         _without_supervisor(run, mode)
         return
     if not watch.state.finished:
@@ -99,21 +99,20 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
 
 
 def _limit_s(run: RunDirectory, mode: Mode) -> float:
-    """The sum of what the run's own settings allow for each stage."""
+    """The sum of the time limits of all stages, by the settings of the run."""
     try:
         stopping = load_policy(run.config, None, {}).stopping
     except WtrainError:
         return UNKNOWN_LIMITS_S
     total_s = stopping.hang_grace_s + KEEPER_S + 2 * KILL_S + MARGIN_S
     if mode == "soft":
-        total_s += (
-            max(stopping.ask_s, stopping.ask_most_s) + stopping.grace_s + stopping.hang_grace_s
-        )
+        total_s += max(stopping.ask_s, stopping.ask_most_s)
+        total_s += stopping.grace_s + stopping.hang_grace_s
     return total_s
 
 
 def _without_supervisor(run: RunDirectory, mode: Mode) -> None:
-    """Become the supervisor for the time that the stop takes."""
+    """Supervise the run until it has stopped."""
     from watchdog_train.cli.restart import adopt_here
 
     adopt_here(run, stop_mode=mode)

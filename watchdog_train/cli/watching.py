@@ -1,4 +1,4 @@
-"""Wait, with a bound, for what a supervisor does about a request, and tell it as it happens.
+"""The events of a run as they are written, and a wait with a limit for one of them.
 
 Must not wait for a supervisor that is dead: `lost` says so.
 """
@@ -32,12 +32,12 @@ class EventWatch:
         self._offset = 0
         self._rest = b""
         self._ahead: deque[tuple[AnyEvent, State]] = deque()
-        """Read, and not yet waited for."""
+        """Read, but not yet returned."""
         self._looked = 0.0
         self._free_looks = 0
         self.state = State()
         self.before = self.new()
-        """What had happened when the watch began."""
+        """Events from before the watch began."""
 
     def new(self) -> list[tuple[AnyEvent, State]]:
         """Events since the last call, each with the state after it; a damaged line is skipped."""
@@ -64,13 +64,13 @@ class EventWatch:
 
     @property
     def lost(self) -> bool:
-        """Whether nobody holds the run any more although it has not finished."""
+        """Whether no process holds the run although it has not finished."""
         now = time.monotonic()
         if now - self._looked >= LOCK_EVERY_S:
             self._looked = now
             free = is_held(self._run.lock) is False and not self.state.finished
             self._free_looks = self._free_looks + 1 if free else 0
-        # Between its last event and our reading of it, a supervisor that ends well is seen once.
+        # A supervisor that exits normally is seen once, before its last event is read.
         return self._free_looks >= 2
 
     def wait(

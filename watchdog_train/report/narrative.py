@@ -199,7 +199,7 @@ def _ending(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 
             yield _answer(event)
         case e.SaveProven():
             where = words.short_path(event.path, state.cwd)
-            yield f"saved: {where} ({step_words(event.step)}), checked whole"
+            yield f"saved: {where} ({step_words(event.step)}), valid"
         case e.Signalling():
             yield from _signalling(event, state)
         case e.Signalled():

@@ -59,10 +59,6 @@ class Live(Value):
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
     """Of the recorded members that live, by pid."""
     checkpoint: NewestCheckpoint | None = None
-    max_restarts: int | None = None
-    """None: not known, or the settings restart for nothing."""
-    report_only: bool = False
-    """--observe: nothing is killed and nothing is started again."""
     log_tail: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """What could not be read, in words."""

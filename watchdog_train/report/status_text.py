@@ -113,7 +113,7 @@ def status_text(
         *words.labelled("", _go_on(state, live, paint)),
         ("Job", job_text.task_words(state)),
         *_machine_rows(state, live, paint, zone),
-        ("Attempt", _attempt_line(state, live)),
+        ("Attempt", _attempt_line(state)),
         ("Progress", _progress_line(state, live)),
         *notice_rows(state),
         *_rank_rows(state, live, paint),
@@ -254,7 +254,7 @@ def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
     ]
 
 
-def _attempt_line(state: State, live: Live) -> str:
+def _attempt_line(state: State) -> str:
     attempt = state.attempt
     if attempt is None:
         return "none yet"
@@ -274,12 +274,12 @@ def _attempt_line(state: State, live: Live) -> str:
         parts.append("from the beginning")
     if state.restarts:
         parts.append(words.count(state.restarts, "restart"))
-    if live.report_only and not state.finished:
+    if state.report_only and not state.finished:
         parts.append("report only")
-    elif live.max_restarts is not None and not state.finished:
-        left = max(0, live.max_restarts - state.restarts_since_progress)
+    elif state.max_restarts is not None and not state.finished:
+        left = max(0, state.max_restarts - state.restarts_since_progress)
         noun = "" if state.restarts else " restarts"
-        parts.append(f"{left} of {live.max_restarts}{noun} left")
+        parts.append(f"{left} of {state.max_restarts}{noun} left")
     return ", ".join(parts)
 
 

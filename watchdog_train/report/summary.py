@@ -81,7 +81,7 @@ def _on_a_hang(policy: Policy) -> str:
     if recovery.on_stall == "stop" or recovery.max_restarts == 0:
         return "on a hang: dump and stop, no restart"
     text = (
-        "on a hang: dump, stop, restart from the newest whole checkpoint "
+        "on a hang: dump, stop, restart from the newest valid checkpoint "
         f"(at most {words.times(recovery.max_restarts)}); "
     )
     if "training" in recovery.allow:

@@ -138,7 +138,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         ending = "then every process of the training is ended"
         if reaction == "stop":
             return (f"{ending}, and the run stops",)
-        return (f"{ending}, and it restarts from the newest whole checkpoint, if it may",)
+        return (f"{ending}, and it restarts from the newest valid checkpoint, if it may",)
 
     def _verdict(self, kind: str, verdict: Verdict) -> dict[str, object]:
         return {

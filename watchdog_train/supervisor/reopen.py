@@ -1,4 +1,4 @@
-"""Let a finished run go on: from its newest whole checkpoint, with what the user adds.
+"""Let a finished run go on: from its newest valid checkpoint, with what the user adds.
 
 Of a job that was led the first task reopens the run, and the others become agents anew.
 """

@@ -244,6 +244,8 @@ class RunSession:
         leads_node = task is not None and task.kind == "node"
         if launcher is not None and not leads_node:
             launcher = msgspec.structs.replace(launcher, across=None)
+        recovery = self.context.policy.recovery
+        restarts = "restart" in (recovery.on_stall, recovery.on_crash) and not recovery.observe
         self.supervisor.record(
             e.RunStarted(
                 run_id=self.directory.run_id,
@@ -259,9 +261,9 @@ class RunSession:
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
                 wtrain_version=watchdog_train.__version__,
                 launcher=launcher,
-                resume=plans.way(
-                    State(argv=argv), self.context.policy.recovery.resume_arg, (), None
-                ),
+                resume=plans.way(State(argv=argv), recovery.resume_arg, (), None),
+                report_only=recovery.observe,
+                max_restarts=recovery.max_restarts if restarts else None,
             )
         )
         if task is not None:

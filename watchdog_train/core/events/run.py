@@ -21,9 +21,13 @@ class RunStarted(Event):
     slot_dir: str | None
     wtrain_version: str
     launcher: Launcher | None = None
-    """What starts the ranks, where the command tells."""
+    """What starts the ranks; None: the command does not name it."""
     resume: Why | None = None
-    """How a restart will resume, as far as the command tells."""
+    """How a restart will resume, by the command alone."""
+    report_only: bool = False
+    """--observe: nothing is killed and nothing is restarted."""
+    max_restarts: int | None = None
+    """None: unknown, or the settings never restart."""
 
 
 class Adopted(Event):

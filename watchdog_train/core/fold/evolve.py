@@ -174,6 +174,8 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         options=event.options,
         launcher=event.launcher,
         resume_way=event.resume,
+        report_only=event.report_only,
+        max_restarts=event.max_restarts,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
     )

@@ -333,7 +333,10 @@ class State(Value):
     argv: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     launcher: Launcher | None = None
-    """What starts the ranks, None where the command does not tell."""
+    """What starts the ranks; None: the command does not name it."""
+    report_only: bool = False
+    max_restarts: int | None = None
+    """None: unknown, or the settings never restart."""
     supervisor: ProcessId | None = None
     started_at: float | None = None
     """Unix seconds."""

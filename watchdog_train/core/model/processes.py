@@ -146,9 +146,9 @@ class MemberSample(Value):
 
     member: Member
     state: str | None
-    cpu_s: float | None
-    io_bytes: int | None
-    slot: SlotReading | None
+    cpu_s: float | None = None
+    io_bytes: int | None = None
+    slot: SlotReading | None = None
     gpu: GpuUse | None = None
     """Of a rank: its own devices. None: unknown, or it uses none."""
     waits_for_input: bool | None = None
@@ -267,14 +267,14 @@ class Sample(Value, dict=True):
     """Supervisor's monotonic clock, seconds."""
     members: tuple[MemberSample, ...]
     """Live members, zombies included."""
-    cpu_s: float | None
-    """Whole tree since the attempt began, exited and reaped children included; never shrinks."""
-    io_bytes: int | None
-    tcp_bytes: int | None
-    log_bytes: int
-    births: int
+    cpu_s: float | None = None
+    """Of all processes since the attempt began, reaped children included; never shrinks."""
+    io_bytes: int | None = None
+    tcp_bytes: int | None = None
+    log_bytes: int = 0
+    births: int = 0
     """Members ever seen, so that a difference between polls is a birth."""
-    deaths: int
+    deaths: int = 0
     empty_looks: int = 0
     """Consecutive full looks, token scan included, that found no live member but the keeper."""
     keeper_alive: bool | None = None

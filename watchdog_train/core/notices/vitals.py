@@ -1,8 +1,8 @@
-"""How a supervisor is, as it says itself, and what a probe answers to that. Pure.
+"""The state of a supervisor by its own words, and what a probe answers. Pure.
 
-A probe that fails ends a container, and with it the evidence and the training. So a supervisor
-that takes evidence, kills or waits for a restart is alive; only one that is gone, or whose loop has
-not turned for long, is not.
+A probe that fails ends the container, and with it the evidence and the training. So a supervisor
+that takes evidence, kills or waits for a restart counts as alive. One that is gone, or whose loop
+has not turned for a long time, does not.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Literal, NamedTuple
 Probe = Literal["startup", "liveness", "readiness"]
 
 BLIND_S = 120.0
-"""A loop that has not turned for so long is blind; its longest known turn takes a second."""
+"""A loop that stands longer is blind; its longest known turn takes a second."""
 BLIND_AT_WORK_S = 900.0
-"""The same while it deals with a stall or a crash: what would be lost then cannot be had again."""
+"""The same while it handles a stall or a crash: its evidence could not be collected again."""
 AT_WORK = ("collecting", "stopping", "killing", "backoff")
 
 
 class Vitals(NamedTuple):
-    """What a supervisor says of itself, about once a second."""
+    """What a supervisor writes about itself, about once a second."""
 
     pid: int
     start: int
     turned_s: float
-    """When its loop has turned last, by the monotonic clock of this machine."""
+    """When its loop turned last, by the monotonic clock of this machine."""
     state: str
-    """Of the run; "unknown" where it comes from another version."""
+    """Of the run; "unknown" if another version wrote it."""
     attempt: int
     """0 before the first."""
     step: int | None = None
     """The newest of any rank."""
     progressed_s: float | None = None
-    """When any rank has progressed last; None while none has."""
+    """When any rank progressed last; None: none has."""
     trains: bool = False
     """Steps are being made, and nothing is suspected."""
     waits: str = ""
-    """What a silent training waits for, and until when; empty where that is not known."""
+    """What a silent training waits for, and until when; empty: unknown."""
 
 
 class Answer(NamedTuple):
@@ -53,10 +53,10 @@ def answer(
 
     Args:
         probe: what is asked for.
-        vitals: None where the supervisor has said nothing, or has no page to say it on.
+        vitals: None: the supervisor has written nothing, or has no page for it.
         now: by the monotonic clock of this machine.
-        alive: whether its process lives; None where that cannot be told.
-        blind_s: how long its loop may not turn.
+        alive: whether its process is alive; None: unknown.
+        blind_s: how long its loop may stand.
     """
     if vitals is None:
         return _silent(probe, alive=alive)
@@ -85,9 +85,9 @@ def _silent(probe: Probe, *, alive: bool | None) -> Answer:
     if alive is False:
         return Answer(False, "dead: its supervisor is gone")
     if probe == "readiness":
-        return Answer(False, "not ready: its supervisor does not say how far it is")
-    known = "its supervisor holds the run" if alive else "nothing speaks against it"
-    return Answer(True, f"alive, as far as can be told: {known}, and says nothing more")
+        return Answer(False, "not ready: the progress of its supervisor is unknown")
+    known = "its supervisor holds the run" if alive else "no sign that its supervisor is dead"
+    return Answer(True, f"probably alive: {known}; it reports no progress")
 
 
 def _told(vitals: Vitals, now: float) -> str:
