@@ -135,7 +135,7 @@ def pages() -> dict[Path, str]:
         REPOSITORY / "docs" / "events.md": events_page(),
         REPOSITORY / "docs" / "cli.md": cli_page(),
         REPOSITORY / "docs" / "remedies.md": remedies_page(),
-        REPOSITORY / "docs" / "families.md": families_page(_fields),
+        REPOSITORY / "docs" / "families.md": families_page(),
         REPOSITORY / "docs" / "frameworks.md": library_page(),
     }
     for name in PRESETS:

@@ -5,10 +5,8 @@ Text in, text out: nothing is written here.
 
 from __future__ import annotations
 
-import ast
 import inspect
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import click
 
@@ -18,20 +16,11 @@ from watchdog_train.config import schema
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.text import dump_policy, in_order, preset_policy, scalar
 from watchdog_train.core.recovery.ladder import FALLBACK
-from watchdog_train.explain import families as rule_types
-from watchdog_train.explain.because import ENOUGH
-from watchdog_train.explain.families import (
-    OBJECTS,
-    OF_PROCESSES,
-    OF_THE_JOB,
-    PLACEHOLDERS,
-    FamilyRule,
-)
+from watchdog_train.explain.cause import OBJECTS, SIGNALS, Family
+from watchdog_train.explain.families import known_families
+from watchdog_train.explain.messages import MESSAGES
 from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
-from watchdog_train.rules import load_rules
-
-Fields = Callable[[ast.ClassDef], list[str]]
 
 CLI_HEAD = """\
 # Commands
@@ -93,20 +82,12 @@ take three times as long and training comes no further, is taken back.
 FAMILIES_HEAD = """\
 # Families of causes
 
-<!-- Written by scripts/generate_docs.py from watchdog_train/rules/*.yaml. -->
+<!-- Written by scripts/generate_docs.py from watchdog_train/explain/families and messages.py. -->
 
 A family is one cause of hangs or crashes: what is known about such a root. It may refine what was
-observed, never contradict it. Its signs are data, in `watchdog_train/rules/*.yaml`. "I do not know"
-is an answer, too: below a confidence of ENOUGH no family is named. The confidences are set by hand;
-they are not measured rates. From 0.9 on a cause is called proven, from 0.7 likely, else possible.
-"""
-
-FAMILIES_FOOT = """\
-## Keys of a rule
-
-[Rules](rules.md) says how they are judged. In `says` these may stand: PLACEHOLDERS.
-
-### Keys of a family
+observed, never contradict it. "I do not know" is an answer, too. A cause is proven, likely or
+possible; of several that fit, the most certain one is named, and of equally certain ones the first
+in this list. [How to write one](writing-families.md).
 """
 
 
@@ -205,43 +186,25 @@ def _remedy(remedy: Remedy) -> Iterator[str]:
         yield f"- for good: `{' / '.join(remedy.script_line.splitlines())}`"
 
 
-def families_page(fields: Fields) -> str:
-    """docs/families.md; `fields` makes the table of a struct's fields."""
-    families = sorted(load_rules().families, key=lambda rule: rule.family)
-    lines = [FAMILIES_HEAD.replace("ENOUGH", f"{ENOUGH:g}").rstrip(), "", "## Families"]
-    for rule in families:
-        lines += _family(rule)
-    names = ", ".join(f"`{{{name}}}`" for name in sorted(PLACEHOLDERS))
-    lines += ["", FAMILIES_FOOT.replace("PLACEHOLDERS", names).rstrip()]
-    tree = ast.parse(Path(rule_types.__file__).read_text(encoding="utf-8"))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    lines += ["", *fields(classes["FamilyRule"])]
-    for name, heading in (("Sign", "Keys of a sign"), ("Clause", "Keys of a clause")):
-        lines += ["", f"### {heading}", "", *fields(classes[name])]
-    for heading, words in (("`facts`", OF_PROCESSES), ("`when`", OF_THE_JOB)):
-        lines += ["", f"### Words of {heading}", "", ", ".join(f"`{one}`" for one in sorted(words))]
+def families_page() -> str:
+    """docs/families.md."""
+    lines = [FAMILIES_HEAD.rstrip()]
+    for one in known_families():
+        lines += _family(one)
     return "\n".join(lines) + "\n"
 
 
-def _family(rule: FamilyRule) -> Iterator[str]:
-    yield from ("", f"### {rule.family}", "")
-    named = ", ".join(f"`{name}`" for name in rule.remedies) or "none"
-    yield f"A {rule.kind}. Remedies, in order: {named}."
-    objects = ", ".join(f"`{one}`" for one in rule.of if one in OBJECTS)
+def _family(one: Family) -> Iterator[str]:
+    yield from ("", f"## {one.id}", "", f"A {one.kind}. {one.says}", "")
+    yield f"- remedies, in order: {', '.join(f'`{name}`' for name in one.remedies) or 'none'}"
+    objects = ", ".join(f"`{each}`" for each in one.of if each in (*OBJECTS, *SIGNALS))
     if objects:
-        yield f"May explain a root in: {objects}."
-    if rule.beats:
-        yield f"When it fits, it explains away: {', '.join(f'`{name}`' for name in rule.beats)}."
-    if rule.link:
-        yield f"Known from: <{rule.link}>."
-    yield from ("", "| at best | recognised by | what it says |", "|---|---|---|")
-    for each in rule.signs:
-        own = ""
-        if each.remedies is not None:
-            own = f" Remedies: {', '.join(f'`{name}`' for name in each.remedies) or 'none'}."
-        parts = ("root", "waiter", "others", "when", "log")
-        known = ", ".join(name for name in parts if getattr(each, name))
-        yield f"| {each.sure:.2f} | {known} | {_cell(each.says or rule.says)}{own} |"
+        yield f"- may explain a root in: {objects}"
+    if one.link:
+        yield f"- known from: <{one.link}>"
+    for row in MESSAGES:
+        if row.family == one.id:
+            yield f"- {row.certainty} by the message `{row.pattern}`"
 
 
 def config_page() -> str:

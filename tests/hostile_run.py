@@ -144,7 +144,7 @@ def _events(run: Path) -> Any:
                     own=Place(function=hostile(i), file=hostile(i + 2), line=1),
                 ),
                 because=Because(
-                    family="dataloader-worker-stuck", certainty="likely", confidence=0.8,
+                    family="dataloader-worker-stuck", certainty="likely",
                     template=hostile(i + 1),
                 ),
                 remedies=(Remedy(name="num-workers-0", by="family"),),

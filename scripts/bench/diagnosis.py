@@ -1,8 +1,8 @@
 """Judges every case of tests/corpus: `python scripts/bench/diagnosis.py [PART]... [-v]`.
 
-Prints how often the first family is right, how often a wrong one was named with confidence (0.8
-or more), and how many healthy captures were called a hang or a crash. The rules and the cases
-were written by the same people: the numbers show regressions, not accuracy in the field.
+Prints how often the first family is right, how often a wrong one was called likely or proven, and
+how many healthy captures were called a hang or a crash. The families and the cases were written by
+the same people: the numbers show regressions, not accuracy in the field.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.corpus.cases import PARTS, UNKNOWN, Case, judged, read_cases, renderings
 from watchdog_train.core.model import Explanation
-from watchdog_train.explain.because import judge
-from watchdog_train.rules import load_rules
+from watchdog_train.explain.judge import judge
 
 
 def main() -> int:
     """Judges, prints; 1 when a confident answer is wrong or a healthy capture called sick."""
     parts = [name for name in sys.argv[1:] if not name.startswith("-")] or PARTS
     verbose = "-v" in sys.argv[1:]
-    rules = load_rules()
     print(f"{platform.platform()}, Python {platform.python_version()}")
     failed = False
     for part in parts:
@@ -35,7 +33,7 @@ def main() -> int:
         for case in read_cases(part):
             families |= {name for name in case.expect if name != UNKNOWN}
             for how, rendered in renderings(case).items():
-                found = judge(rendered.evidence, rules)
+                found = judge(rendered.evidence)
                 words = judged(case, found)
                 counts.update(words)
                 if verbose and "wrong" in words:
@@ -55,9 +53,10 @@ def main() -> int:
 
 def shown(case: Case, found: Explanation) -> str:
     """One line about a wrong answer."""
-    ranked = ", ".join(f"{one.family} {one.confidence}" for one in found.alternatives)
+    ranked = ", ".join(f"{one.family} {one.certainty}" for one in found.alternatives)
+    certainty = found.because.certainty if found.because is not None else ""
     wanted = " | ".join(case.expect)
-    return f"{found.family} {found.confidence} instead of {wanted} [{ranked}]"
+    return f"{found.family} {certainty} instead of {wanted} [{ranked}]"
 
 
 if __name__ == "__main__":

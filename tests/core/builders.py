@@ -152,12 +152,11 @@ def explained(
     *remedies: str,
     family: str | None = None,
     rank: int | None = None,
-    confidence: float = 0.9,
     certainty: Certainty = "likely",
 ) -> Explanation:
     """A rank that sleeps, with its cause and what may help."""
     root = Standstill(who=Who(pid=12, role="rank", rank=rank), doing=SleepWait())
-    cause = Because(family=family or "", certainty=certainty, confidence=confidence)
+    cause = Because(family=family or "", certainty=certainty)
     return Explanation(
         kind="hang",
         root=None if rank is None else root,

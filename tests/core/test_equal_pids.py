@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.core.test_diagnose import RULES, evidence_of
+from tests.core.test_diagnose import evidence_of
 from tests.core.test_first_failure import gone
 from tests.core.test_glance import bundle_in
 from watchdog_train.core.diagnosis.collectives import compare
@@ -20,7 +20,7 @@ from watchdog_train.core.model.waits import ChildWait
 from watchdog_train.evidence.joint import answer
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, together
-from watchdog_train.explain.because import judge
+from watchdog_train.explain.judge import judge
 from watchdog_train.report.evidence_text import glance
 
 PID, PARENT = 21, 7
@@ -48,7 +48,7 @@ def test_the_right_one_of_two_with_the_same_pid_is_named(guilty: int) -> None:
     """Whichever rank has left, its namesake on the other node is not blamed for it."""
     stacks = [SLEEPS if rank == guilty else WAITS for rank in range(4)]
     whole = together([node(0, *stacks[:2]), node(2, *stacks[2:])])
-    told = judge(whole, RULES)
+    told = judge(whole)
     assert told.family == "rank-left-early"
     assert told.root is not None
     assert (told.root.who.rank, told.root.who.pid) == (guilty, PID + guilty % 2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.test_diagnose import RULES, evidence_of, frames_of
+from tests.core.test_diagnose import evidence_of, frames_of
 from tests.core.test_first_failure import gone
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, HostFacts
 from watchdog_train.core.diagnosis.stacks import ThreadStack
@@ -16,9 +16,9 @@ from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
 from watchdog_train.core.model.gpu import GpuUse
-from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation, explain
+from watchdog_train.explain.judge import judge
 from watchdog_train.report.explanation_text import cause_words, sentences, what_happened
 
 REDUCE = (
@@ -57,7 +57,7 @@ def told(*processes, why="stall", since_s=None, **more):
     """The explanation of these processes, and its sentences."""
     evidence = evidence_of({"why": why, "processes": list(processes)})
     evidence = msgspec.structs.replace(evidence, **more)
-    found = explain(Chains(evidence, RULES.frames), Situation(since_s=since_s))
+    found = explain(Chains(evidence), Situation(since_s=since_s))
     return found, " ".join(sentences(found))
 
 
@@ -412,7 +412,7 @@ def test_two_threads_of_a_rank_in_collectives_are_both_named(records, cause):
         for at in (10, 11)
     ]
     evidence = Evidence(why="stall", processes=tuple(ranks), collectives=records, world_size=2)
-    found = judge(evidence, RULES)
+    found = judge(evidence)
     text = " ".join(sentences(found))
     assert "ranks 0-1 are in all_reduce" in text
     assert "Thread saver of ranks 0-1 is in all_gather, _write (train.py:36)." in text
@@ -455,7 +455,7 @@ def test_a_rank_that_was_killed_is_the_root_of_a_hang():
     ended = gone(1, 100.0, signal=9)
     none = HostFacts(oom_kills=0, oom_since_start=True)
     both = msgspec.structs.replace(evidence, processes=(*evidence.processes, ended), host=none)
-    found = explain(Chains(both, RULES.frames))
+    found = explain(Chains(both))
     words = sentences(found)
     assert words[0] == "rank 1 (pid 11) was killed by SIGKILL from outside wtrain at step 25."
     assert words[1] == "rank 0 waits for rank 1 (pid 11) in all_reduce (train.py:11)."
@@ -477,7 +477,7 @@ FIFO_RANK = process(10, "wait (threading.py:1)", *MAIN, wait=FIFO, how="py-spy n
 def test_a_family_never_contradicts_what_was_observed(given, families):
     """Nor is anything recommended that has no grounds."""
     evidence = evidence_of({"why": "stall", "processes": [given]})
-    found = judge(evidence, RULES)
+    found = judge(evidence)
     assert found.family in families
     assert found.family is not None or found.remedies == ()
 
@@ -486,7 +486,7 @@ def test_a_full_shared_memory_is_a_ground_of_its_own():
     """The fact names the remedy, whatever the family."""
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
     full = msgspec.structs.replace(evidence, host=HostFacts(shm_used_share=0.99))
-    found = judge(full, RULES)
+    found = judge(full)
     assert ("bigger-shm", "fact") in [(one.name, one.by) for one in found.remedies]
 
 
@@ -512,7 +512,7 @@ _PROCESS = st.builds(
 def test_it_is_total_and_blames_no_victim(processes, why, world_size):
     """Whatever was collected gives sentences; nobody who is a victim is named as the root."""
     evidence = evidence_of({"why": why, "processes": processes})
-    found = judge(msgspec.structs.replace(evidence, world_size=world_size), RULES)
+    found = judge(msgspec.structs.replace(evidence, world_size=world_size))
     assert all(sentences(found))
     assert what_happened(found)
     victims = {victim.who.pid for victim in found.victims}
@@ -526,7 +526,7 @@ def test_it_is_total_and_blames_no_victim(processes, why, world_size):
 
 def test_nothing_at_all():
     """No process, no exit status: that is said, and nothing else."""
-    found = judge(Evidence(why="stall"), RULES)
+    found = judge(Evidence(why="stall"))
     assert sentences(found) == ("Nothing in the evidence tells who stands still.",)
 
 
@@ -600,7 +600,7 @@ def test_a_wait_for_a_thread_says_what_that_thread_does(name):
     """The line that waits is the headline; the other thread is blamed only where that is known."""
     threads, expected = THREADS[name]
     evidence = Evidence(why="stall", processes=(threaded(*threads),))
-    found = explain(Chains(evidence, RULES.frames))
+    found = explain(Chains(evidence))
     assert " ".join(sentences(found)) == expected
 
 

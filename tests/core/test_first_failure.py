@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.core.test_diagnose import RULES, evidence_of
+from tests.core.test_diagnose import evidence_of
 from watchdog_train.core.diagnosis.collectives import not_come
 from watchdog_train.core.diagnosis.crash import crash_of
 from watchdog_train.core.diagnosis.facts import (
@@ -26,7 +26,7 @@ from watchdog_train.core.model import (
     SaveRecord,
 )
 from watchdog_train.evidence.full_disk import full_disk
-from watchdog_train.explain.because import judge
+from watchdog_train.explain.judge import judge
 from watchdog_train.report.explanation_text import crash_words, sentences
 
 NO_KILL = HostFacts(oom_kills=0, oom_since_start=True)
@@ -67,7 +67,7 @@ def crash(*processes, log=(), host=NO_KILL):
 
 def told(evidence):
     """Family, rank and words of the explanation; no rank where it names several."""
-    found = judge(evidence, RULES)
+    found = judge(evidence)
     rank = found.root.who.rank if found.root and not (found.alike or found.also) else None
     return found.family, rank, " ".join(sentences(found))
 

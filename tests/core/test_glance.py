@@ -21,12 +21,10 @@ from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import evidence_from, read_whole
 from watchdog_train.evidence.text.gather import gather
 from watchdog_train.evidence.text.sources import Source
-from watchdog_train.explain.because import judge
+from watchdog_train.explain.judge import judge
 from watchdog_train.report.evidence_text import glance
 from watchdog_train.report.screen_text import one_screen
-from watchdog_train.rules import load_rules
 
-RULES = load_rules()
 LOADER = """\
     poll (multiprocessing/connection.py:257)
     get (multiprocessing/queues.py:113)
@@ -89,7 +87,7 @@ def test_the_fingerprint_ignores_lines_paths_and_pids():
 
 
 def bundle_in(folder, given: Evidence, at: float, name: str = "") -> None:
-    found = judge(given, RULES)
+    found = judge(given)
     records = tuple(
         ProcessRecord(
             facts=msgspec.structs.replace(process, threads=()),

@@ -104,7 +104,7 @@ def ended(state: State, *events: e.AnyEvent) -> State:
 
 
 def found(rank: int | None, family: str | None = "rank-left-early") -> Explanation:
-    return b.explained(family=family, rank=rank, confidence=0.6)
+    return b.explained(family=family, rank=rank)
 
 
 def diagnosed(told: Explanation, host: str | None, stall_id: str = "0001") -> e.StallExplained:

@@ -28,7 +28,6 @@ ROOMS: dict[str, set[str]] = {
     "store": {*_LOWER, "store", "system", "client.layout"},
     "checkpoints": {*_LOWER, "checkpoints", "client.layout"},
     "remedies": {*_LOWER, "remedies"},
-    "rules": {*_LOWER, "explain", "rules"},
     "report": {*_LOWER, "report"},
     # Reads what a run has left, and has it rendered.
     "reporting": {*_LOWER, "reporting", "report", "store", "evidence", "remedies", ""},
@@ -44,7 +43,6 @@ ROOMS: dict[str, set[str]] = {
         "evidence",
         "system",
         "explain",
-        "rules",
         "remedies",
         "report",
         "client.layout",

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from tests.core.test_diagnose import RULES, evidence_of
+from tests.core.test_diagnose import evidence_of
 from tests.core.test_explain import FETCHING, HELD, LOADER, MAIN, REDUCE, SAVE, SERVER, process
 from tests.core.test_first_failure import gone
 from tests.core.test_ladder import history, step
@@ -105,7 +105,7 @@ def explained(processes, why="stall", **more) -> tuple[x.Explanation, dict[str, 
     evidence = evidence_of({"why": why, "processes": given})
     ended = tuple(one for one in processes if not isinstance(one, dict))
     evidence = msgspec.structs.replace(evidence, processes=(*evidence.processes, *ended), **more)
-    found = explain(Chains(evidence, RULES.frames))
+    found = explain(Chains(evidence))
     return found, {one.name: one.ground for one in Grounds(evidence, found).offered(ALL)}
 
 
@@ -155,7 +155,7 @@ def test_facts_name_remedies_whatever_the_cause():
     full = HostFacts(shm_used_share=0.99)
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
     evidence = msgspec.structs.replace(evidence, host=full)
-    found = explain(Chains(evidence, RULES.frames))
+    found = explain(Chains(evidence))
     offer = x.Remedy(name="bigger-shm", by="fact", ground="shm")
     assert Grounds(evidence, found).offered(()) == (offer,)
     killed = msgspec.structs.replace(
@@ -163,7 +163,7 @@ def test_facts_name_remedies_whatever_the_cause():
         processes=(gone(10, 0, signal=9),),
         host=HostFacts(oom_kills=1, oom_since_start=True),
     )
-    found = explain(Chains(killed, RULES.frames))
+    found = explain(Chains(killed))
     assert [one.name for one in Grounds(killed, found).offered(())] == ["less-host-memory"]
 
 
@@ -186,7 +186,7 @@ def test_no_experiment_is_made_that_would_change_nothing(name):
     """The ladder passes it over, and takes the next one."""
     given, setting = USELESS[name]
     evidence = evidence_of({"why": "stall", "processes": [given]})
-    useless = Grounds(evidence, explain(Chains(evidence, RULES.frames))).pointless
+    useless = Grounds(evidence, explain(Chains(evidence))).pointless
     assert setting in useless
     unknown = b.explained(family=None)
     told = msgspec.structs.replace(unknown, pointless=useless)

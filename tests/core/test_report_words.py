@@ -69,7 +69,7 @@ def test_a_stall_is_told_once() -> None:
     root = Standstill(
         who=Who(pid=12, role="rank", rank=0), doing=FileWait(call="open", path="x", kind="fifo")
     )
-    cause = Because(family="fork-lock", certainty="likely", confidence=0.93, template=LOOK)
+    cause = Because(family="fork-lock", certainty="likely", template=LOOK)
     found = Explanation(kind="hang", root=root, because=cause)
     state = running(declared)
     told = (

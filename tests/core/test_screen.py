@@ -8,11 +8,11 @@ import pytest
 from tests.corpus.cases import read_cases
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.model import CapturedProcess
-from watchdog_train.explain.because import judge
+from watchdog_train.explain.families import known_families
+from watchdog_train.explain.judge import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.report.screen_text import HEIGHT, WIDTH, one_screen
-from watchdog_train.rules import load_rules
 
 
 def verdict_of(evidence) -> BundleVerdict:
@@ -52,10 +52,10 @@ def verdict_of(evidence) -> BundleVerdict:
 )
 def test_every_case_fits_on_one_screen(part):
     """At most 23 lines of 80 characters; the culprit and the first remedy are always on it."""
-    rules, words = load_rules(), remedy_words()
+    words = remedy_words()
     for case in read_cases(part):
         evidence = case.evidence
-        found = judge(evidence, rules)
+        found = judge(evidence)
         text = one_screen(verdict_of(evidence), found, evidence, remedy_words=words)
         lines = text.split("\n")
         assert len(lines) < HEIGHT, (case.name, text)
@@ -72,7 +72,7 @@ def test_what_is_on_the_screen():
     """Who, where everybody is, why, what to change, and how to see more."""
     case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
     evidence = case.evidence
-    found = judge(evidence, load_rules())
+    found = judge(evidence)
     text = one_screen(verdict_of(evidence), found, evidence, remedy_words=remedy_words())
     assert text.startswith("Dump on request 0001, attempt 2, ")
     assert "\nsince   no progress for 61 s, in phase train\n" in text
@@ -88,7 +88,7 @@ def test_without_an_explanation_it_says_so():
     assert "nothing was explained" in text
 
 
-def test_every_remedy_of_the_rules_is_explained():
+def test_every_remedy_of_a_family_is_explained():
     """A bare id tells nobody what to change."""
-    named = {remedy for rule in load_rules().families for remedy in rule.remedies}
+    named = {remedy for family in known_families() for remedy in family.remedies}
     assert named - remedy_words().keys() == set()

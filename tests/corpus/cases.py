@@ -18,8 +18,7 @@ from watchdog_train.core.model import Explanation, Value
 FOLDER = Path(__file__).parent
 PARTS = ("tuning", "held_out", "captured")
 UNKNOWN = "insufficient-evidence"
-SURE = 0.8
-"""An answer at least so likely must not be wrong."""
+CERTAINTIES = ("possible", "likely", "proven")
 PREFIXES = (
     "/opt/conda/envs/train/lib/python3.10/site-packages/",
     "/home/u/.venv/lib/python3.12/site-packages/",
@@ -37,8 +36,8 @@ class Case(Value):
     evidence: Evidence
     culprit: str | None = None
     """As `named` writes it."""
-    at_most: float = 1.0
-    """Confidence that the evidence allows."""
+    at_most: str = "proven"
+    """Certainty that the evidence allows."""
 
     @property
     def healthy(self) -> bool:
@@ -80,9 +79,11 @@ def _plain(value: object) -> object:
 def judged(case: Case, found: Explanation) -> list[str]:
     """What one answer counts as."""
     family = found.family or UNKNOWN
-    right = family in case.expect and found.confidence <= case.at_most
+    certainty = found.because.certainty if found.because is not None else "possible"
+    modest = CERTAINTIES.index(certainty) <= CERTAINTIES.index(case.at_most)
+    right = family in case.expect and modest
     words = ["judged", "right" if right else "wrong"]
-    if family not in case.expect and found.confidence >= SURE:
+    if family not in case.expect and certainty != "possible":
         words.append("sure and wrong")
     if case.healthy:
         words.append("healthy")

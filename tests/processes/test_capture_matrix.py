@@ -218,8 +218,7 @@ import os, sys, psutil
 from watchdog_train.evidence import answers, collect, manual
 from watchdog_train.evidence.request import read_request
 request = read_request(__import__("pathlib").Path(sys.argv[1]))
-import watchdog_train.remedies.catalogue, watchdog_train.rules, watchdog_train.report.evidence_text
-watchdog_train.rules.load_rules()
+import watchdog_train.remedies.catalogue, watchdog_train.report.evidence_text
 binary, system = collect.pyspy.find(), collect.current_system()
 os.setgroups([]); os.setresgid(54321, 54321, 54321); os.setresuid(54321, 54321, 54321)
 collect.collect(request, find_pyspy=lambda: binary, system=system)

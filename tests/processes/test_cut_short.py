@@ -17,8 +17,7 @@ from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.request import RESULT_FILE, read_partial, read_result
 from watchdog_train.evidence.text.bring import evidence_from
-from watchdog_train.explain.because import judge
-from watchdog_train.rules import load_rules
+from watchdog_train.explain.judge import judge
 from watchdog_train.supervisor import tasks as tasks_module
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.tasks import Tasks
@@ -103,7 +102,7 @@ def test_what_was_collected_outlives_its_collector(tmp_path, monkeypatch, sleepe
         assert "waits_here" in [frame.name for frame in kept.evidence.processes[0].main.frames]
         assert not kept.evidence.processes[1].threads
         evidence, _ = evidence_from((result.dir,))
-        assert judge(evidence, load_rules()).root
+        assert judge(evidence).root
         assert read.poll() is None
         assert never.poll() is None
         wait_until(lambda: not _runs(fake), 10, "no tool is left")

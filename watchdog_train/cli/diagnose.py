@@ -10,11 +10,10 @@ from watchdog_train.cli.options import json_option
 from watchdog_train.cli.screen import echo
 from watchdog_train.core.model import Explanation
 from watchdog_train.evidence.text.bring import evidence_from
-from watchdog_train.explain.because import judge
+from watchdog_train.explain.judge import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import diagnosis_text
 from watchdog_train.report.explanation_text import sentences
-from watchdog_train.rules import load_rules
 
 
 @click.command()
@@ -27,7 +26,7 @@ def diagnose(*, paths: tuple[str, ...], as_json: bool) -> None:
     name of its file: rank0.pid12.txt, rank0-worker1.pid13.txt, launcher.pid9.txt, rank3.log.
     """
     evidence, notes = evidence_from(paths)
-    found = judge(evidence, load_rules())
+    found = judge(evidence)
     for note in notes:
         echo(f"wtrain: {note}", err=True)
     if as_json:
@@ -42,8 +41,7 @@ def _fields(found: Explanation) -> dict[str, object]:
     return {
         "family": found.family,
         "kind": found.kind,
-        "confidence": found.confidence,
-        "ranked": [{"family": one.family, "confidence": one.confidence} for one in ranked],
+        "ranked": [{"family": one.family, "certainty": one.certainty} for one in ranked],
         "remedies": [one.name for one in found.remedies],
         "explanation": msgspec.to_builtins(found),
         "sentences": sentences(found),

@@ -46,11 +46,10 @@ from watchdog_train.evidence.request import (
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
-from watchdog_train.explain.because import judge
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import Situation
+from watchdog_train.explain.judge import judge
 from watchdog_train.explain.waits import as_raised
-from watchdog_train.rules import load_rules
 from watchdog_train.system import current as current_system
 from watchdog_train.system.pressure import swap_bytes
 from watchdog_train.system.protocol import ProcessSystem
@@ -281,15 +280,9 @@ class _Collection:
             exchanging=self.recorders.exchanging,
             world_size=self._world_size(),
         )
-        rules = load_rules()
-        chains = Chains(evidence, rules.frames)
+        chains = Chains(evidence)
         told = as_raised(evidence)
-        found = judge(
-            told,
-            rules,
-            self._situation(),
-            Chains(told, rules.frames) if told != evidence else chains,
-        )
+        found = judge(told, self._situation(), Chains(told) if told != evidence else chains)
         granted = patience.judge(chains, silence=request.silence, limits=request.patience)
         self.attaching.undo_all()
         if self.draft.problem is not None:

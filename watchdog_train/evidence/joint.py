@@ -16,8 +16,7 @@ from watchdog_train.core.model import JointAnswer
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.evidence.text.bring import JOINT_FILE, evidence_in, together
-from watchdog_train.explain.because import judge
-from watchdog_train.rules import load_rules
+from watchdog_train.explain.judge import judge
 from watchdog_train.trusted_files import open_read
 
 
@@ -29,7 +28,7 @@ def answer(request: JointRequest) -> JointAnswer:
     if not there:
         return JointAnswer(explanation=None, problem="no bundle can be read")
     whole = together(list(found.values()))
-    told = judge(whole, load_rules())
+    told = judge(whole)
     guilty = root_process(whole, told)
     answered = JointAnswer(
         explanation=told,

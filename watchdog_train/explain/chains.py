@@ -9,14 +9,15 @@ from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.log_search import LogIndex
-from watchdog_train.core.diagnosis.ranks import Frames, dismantles, in_set, plain_operation
-from watchdog_train.core.diagnosis.stacks import ThreadStack
+from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
 from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.progress import spans
+from watchdog_train.explain import frame_sets
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.graph import Waits
+from watchdog_train.explain.ranks import dismantles, plain_operation
 from watchdog_train.explain.releasers import dead_releaser
 
 _WORLD_CAP = 4096
@@ -43,19 +44,19 @@ class _Node(msgspec.Struct, kw_only=True):
 class Chains:
     """The processes of one piece of evidence as nodes, numbered; `waits` is their graph."""
 
-    def __init__(self, evidence: Evidence, sets: Frames) -> None:
+    def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.nodes: list[_Node] = []
         self._by_pid: dict[tuple[int, int], int] = {}
         self._inner: dict[int, list[int]] = {}
-        self.sets = sets if _trains_with_others(evidence, sets) else {**sets, "backward": ""}
+        self.several = _trains_with_others(evidence)
         for process in evidence.processes:
             if process.role != "keeper":
                 self._add(process)
         self.ranks = [n for n, node in enumerate(self.nodes) if self._is_rank(node)]
         if not any(isinstance(self.nodes[n].doing, x.CollectiveWait) for n in self.ranks):
             for at in self.ranks:
-                if dismantles(self.nodes[at].process, sets):
+                if dismantles(self.nodes[at].process):
                     self.nodes[at].doing = x.CollectiveWait(op="destroy_process_group")
         self.records = (*evidence.collectives, *from_log(LogIndex(evidence.logs).lines()))
         self.recorded = compare(self.records)
@@ -87,8 +88,8 @@ class Chains:
 
     def _add(self, process: ProcessEvidence) -> None:
         thread = of_thread.deciding_thread(process)
-        doing = of_thread.doing(process, thread, self.sets)
-        inside = of_thread.started_by(process, thread, self.sets)
+        doing = of_thread.doing(process, thread, several=self.several)
+        inside = of_thread.started_by(process, thread, several=self.several)
         if inside is not None and not isinstance(doing, (w.Stopped, x.End)):
             doing, thread = self._collective_elsewhere(process, thread, doing)
         if isinstance(doing, x.CollectiveWait):
@@ -108,7 +109,7 @@ class Chains:
                 _Node(
                     process=process,
                     thread=other,
-                    doing=of_thread.doing(process, other, self.sets),
+                    doing=of_thread.doing(process, other, several=self.several),
                     idle=False,
                     inner=True,
                 )
@@ -119,7 +120,7 @@ class Chains:
     ) -> tuple[x.Doing, ThreadStack | None]:
         """Backward runs its collectives in threads of autograd's: those tell the operation."""
         for other in of_thread.working_threads(process):
-            found = of_thread.doing(process, other, self.sets)
+            found = of_thread.doing(process, other, several=self.several)
             if isinstance(found, x.CollectiveWait) and found.op is not None:
                 return found, other
         return doing, thread
@@ -389,7 +390,7 @@ class Chains:
         return who(self.nodes[at].process)
 
 
-def _trains_with_others(evidence: Evidence, sets: Frames) -> bool:
+def _trains_with_others(evidence: Evidence) -> bool:
     """Whether there may be a process group: by the world's size, other ranks, or a frame."""
     if evidence.world_size is not None and evidence.world_size > 1:
         return True
@@ -397,8 +398,8 @@ def _trains_with_others(evidence: Evidence, sets: Frames) -> bool:
     if len({-p.pid if p.rank is None else p.rank for p in ranks}) > 1:
         return True
     frames = (f for process in ranks for thread in process.threads for f in thread.frames)
-    named = ("collective", "waits-for-ranks", "rendezvous")
-    return any(of_thread.of_reducer(f) or any(in_set(sets, n, f) for n in named) for f in frames)
+    waits = f"{frame_sets.COLLECTIVE} || {frame_sets.WAITS_FOR_RANKS} || {frame_sets.RENDEZVOUS}"
+    return any(of_thread.of_reducer(frame) or frame_matches(waits, frame) for frame in frames)
 
 
 def has_failed_end(end: x.End) -> bool:

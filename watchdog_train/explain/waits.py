@@ -9,8 +9,12 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import BUSY_CPU_SHARE, Evidence, ProcessEvidence
-from watchdog_train.core.diagnosis.idle import busiest_thread, is_idle_helper, is_idle_process
-from watchdog_train.core.diagnosis.ranks import Frames, in_set
+from watchdog_train.core.diagnosis.idle import (
+    WORKER_LOOP,
+    busiest_thread,
+    is_idle_helper,
+    is_idle_process,
+)
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
@@ -20,6 +24,7 @@ from watchdog_train.core.diagnosis.stacks import (
 )
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.explain import frame_sets
 
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
 """Names of threads that tick or wait in every healthy run, whatever their frames say."""
@@ -183,8 +188,8 @@ def _place(frame: Frame) -> x.Place:
     return x.Place(function=frame.name, file=frame.short, line=frame.line)
 
 
-def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) -> x.Doing:
-    """What the thread waits for, or that it works."""
+def doing(process: ProcessEvidence, thread: ThreadStack | None, *, several: bool = True) -> x.Doing:
+    """What the thread waits for, or that it works; `several`: there may be other ranks."""
     wait = kernel_wait(process, thread)
     if process.state in ("T", "t") or isinstance(wait, w.Stopped):
         return wait if isinstance(wait, w.Stopped) else w.Stopped(traced=process.state == "t")
@@ -193,7 +198,7 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, sets: Frames) ->
     frames = own_frames(thread.frames) if thread is not None else ()
     at = innermost_own(frames)
     call = frames[:at]
-    named = _by_library(process, thread, call, frames, sets)
+    named = _by_library(process, thread, call, frames, several=several)
     if named is not None:
         return named
     if wait is not None and not isinstance(
@@ -286,37 +291,39 @@ def _by_library(
     thread: ThreadStack | None,
     call: Sequence[Frame],
     frames: Sequence[Frame],
-    sets: Frames,
+    *,
+    several: bool,
 ) -> x.Doing | None:
     """What a library waits for on the user's behalf: the kernel sees a poll or a lock."""
-    if _any(sets, "takes-gil", frames[:_NATIVE_DEPTH]):
+    if _any(frame_sets.TAKES_GIL, frames[:_NATIVE_DEPTH]):
         owner = next((t for t in process.threads if t.owns_gil), None)
         return x.GilWait(
             owner_tid=owner.os_id if owner else None, owner=owner.name if owner else None
         )
     for frame in call:
-        if in_set(sets, "collective", frame):
+        if frame_matches(frame_sets.COLLECTIVE, frame):
             return x.CollectiveWait(op=frame.name.rpartition("::")[2])
-    if any(frame_matches(_STORE, frame) for frame in call):
+    if _any(_STORE, call):
         return x.StoreWait()
-    leaves = any(frame_matches(_LEAVES_LOADER, frame) for frame in call)
-    if _any(sets, "loader-wait", call) and not leaves and not _any(sets, "worker-loop", frames):
+    elsewhere = _any(_LEAVES_LOADER, call) or _any(WORKER_LOOP, frames)
+    if _any(frame_sets.LOADER_WAIT, call) and not elsewhere:
         return x.BatchWait()
-    if _any(sets, "waits-for-ranks", call) or any(frame_matches(_DDP, f) for f in call):
+    if _any(frame_sets.WAITS_FOR_RANKS, call) or _any(_DDP, call):
         return x.CollectiveWait()
     if (poll := _known_poll(process, thread, call)) is not None:
         return poll
-    synchronises = _any(sets, "synchronises", call)
+    synchronises = _any(frame_sets.SYNCHRONISES, call)
     if is_computing(process, thread) and not (synchronises and process.gpu is not None):
         return None
     if synchronises:  # CUDA spins there by default: the CPU's work is none then
         return w.DeviceWait(path="", gpu=process.gpu)
-    if _any(sets, "backward", call) and not isinstance(kernel_wait(process, thread), w.SleepWait):
+    sleeps = isinstance(kernel_wait(process, thread), w.SleepWait)
+    if several and not sleeps and _any(frame_sets.BACKWARD, call):
         return x.CollectiveWait()
     if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
         wait = kernel_wait(process, thread)
         return w.TerminalWait(others=wait.others if isinstance(wait, w.PipeWait) else ())
-    if _any(sets, "import-lock", frames[:3]):
+    if _any(frame_sets.IMPORT_LOCK, frames[:3]):
         return x.ImportWait()
     return None
 
@@ -349,8 +356,8 @@ def _rests(thread: ThreadStack) -> bool:
     return innermost is not None and frame_matches(_RESTS, innermost)
 
 
-def _any(sets: Frames, name: str, frames: Sequence[Frame]) -> bool:
-    return any(in_set(sets, name, frame) for frame in frames)
+def _any(pattern: str, frames: Sequence[Frame]) -> bool:
+    return any(frame_matches(pattern, frame) for frame in frames)
 
 
 def _by_frame(process: ProcessEvidence, call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
@@ -427,10 +434,10 @@ def is_idle(process: ProcessEvidence) -> bool:
 
 
 def started_by(
-    process: ProcessEvidence, thread: ThreadStack | None, sets: Frames
+    process: ProcessEvidence, thread: ThreadStack | None, *, several: bool = True
 ) -> Literal["backward", "ddp"] | None:
     """What has started the collective of a thread; that of a backward pass may run in another."""
-    if thread is None or not _any(sets, "backward", thread.frames):
+    if thread is None or not several or not _any(frame_sets.BACKWARD, thread.frames):
         return None
     frames = (frame for each in process.threads for frame in each.frames)
     return "ddp" if any(map(of_reducer, frames)) else "backward"

@@ -206,8 +206,6 @@ class Because(Value):
 
     family: str
     certainty: Certainty
-    confidence: float
-    """For JSON; people are told the certainty."""
     template: str = ""
     """The family's sentence with names of `values` in braces."""
     values: dict[str, str] = msgspec.field(default_factory=dict)
@@ -301,11 +299,6 @@ class Explanation(Value):
     def family(self) -> str | None:
         """Of the cause, where it is known."""
         return self.because.family if self.because is not None else None
-
-    @property
-    def confidence(self) -> float:
-        """Of the cause."""
-        return self.because.confidence if self.because is not None else 0.0
 
 
 PatienceRow = Literal[

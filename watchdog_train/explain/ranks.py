@@ -7,21 +7,17 @@ the lead. Groups of similar size are not forced into one culprit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.diagnosis.idle import is_idle_helper
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
+from watchdog_train.explain import frame_sets
 
 Standing = Literal[
     "alone", "different-operations", "partly-named", "different-places", "some-left", "same", "none"
 ]
-
-_HIDING = ("waits-for-ranks", "backward", "synchronises")
-"""Sets of frames that wait for other ranks without naming the operation."""
-Frames = Mapping[str, str]
-"""Name of a set -> one pattern for all of it."""
 
 
 class _Wait(NamedTuple):
@@ -34,15 +30,20 @@ class _Wait(NamedTuple):
 
 
 def standings(
-    processes: Sequence[ProcessEvidence], frames: Frames
+    processes: Sequence[ProcessEvidence], *, several: bool = True
 ) -> tuple[Standing, frozenset[tuple[int, int]]]:
-    """How the ranks with stacks compare, and those in no collective while others wait in one."""
+    """How the ranks with stacks compare, and those in no collective while others wait in one.
+
+    Args:
+        processes: of the evidence.
+        several: there may be a process group; else a backward pass waits for nobody.
+    """
     ranks = [process for process in processes if process.role == "rank"]
     gone = {rank.identity for rank in ranks if rank.state in ("Z", "X")}
     seen = [rank for rank in ranks if any(thread.frames for thread in rank.threads)]
-    waits = {rank.identity: _wait(rank, frames) for rank in seen}
+    waits = {rank.identity: _wait(rank, several=several) for rank in seen}
     if not any(waits.values()):
-        waits = {rank.identity: _Wait() if dismantles(rank, frames) else None for rank in seen}
+        waits = {rank.identity: _Wait() if dismantles(rank) else None for rank in seen}
     waiting = [wait for wait in waits.values() if wait is not None]
     left = gone | {identity for identity, wait in waits.items() if wait is None}
     named = [wait.operation for wait in waiting if wait.operation]
@@ -62,30 +63,28 @@ def standings(
     return standing, frozenset()
 
 
-def _wait(process: ProcessEvidence, sets: Frames) -> _Wait | None:
+def _wait(process: ProcessEvidence, *, several: bool) -> _Wait | None:
     """Of the main thread first; a collective in an unnamed thread counts for its rank, too."""
     hiding = None
+    hides = f"{frame_sets.WAITS_FOR_RANKS} || {frame_sets.SYNCHRONISES}"
+    hides += f" || {frame_sets.BACKWARD}" if several else ""
     for thread in sorted(process.threads, key=lambda thread: not thread.main):
         if not thread.frames or is_idle_helper(thread):
             continue
         frames = own_frames(thread.frames)
         for at, frame in enumerate(frames):
-            if in_set(sets, "collective", frame):
+            if frame_matches(frame_sets.COLLECTIVE, frame):
                 return _Wait(plain_operation(frame.name), _site(frames[at + 1 :]))
-        if any(in_set(sets, name, frame) for name in _HIDING for frame in frames):
+        if any(frame_matches(hides, frame) for frame in frames):
             hiding = _Wait()
     return hiding
 
 
-def dismantles(process: ProcessEvidence, sets: Frames) -> bool:
+def dismantles(process: ProcessEvidence) -> bool:
     """It takes its process group apart, which waits for all ranks unless they wait for it."""
     main = process.main
-    return main is not None and any(in_set(sets, "dismantles-group", f) for f in main.frames)
-
-
-def in_set(sets: Frames, name: str, frame: Frame) -> bool:
-    """Whether a frame is in the set of this name."""
-    return bool(sets.get(name)) and frame_matches(sets[name], frame)
+    dismantling = frame_sets.DISMANTLES_GROUP
+    return main is not None and any(frame_matches(dismantling, frame) for frame in main.frames)
 
 
 _LIBRARY = re.compile(r"\A(?:nccl|p?mpi_)")

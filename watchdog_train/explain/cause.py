@@ -1,0 +1,135 @@
+"""A family: one known cause of hangs or crashes, as a function of a suspect. Judges nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from watchdog_train.core.model import DiagnosisKind, Value
+from watchdog_train.core.model import explanation as x
+
+if TYPE_CHECKING:
+    from watchdog_train.explain.scene import Captured, Scene
+
+OBJECTS = (
+    "stopped", "terminal", "file", "file_lock", "disk", "sleep", "batch", "tcp", "pipe",
+)  # fmt: skip
+"""Waits whose object is known: only a family that names the wait may explain such a root."""
+SIGNALS = ("SIGBUS", "SIGKILL")
+"""Ends with few causes: only a family that names the signal may explain them."""
+ANY = "any"
+"""In `of`: the family may explain every root."""
+
+
+class Cause(Value):
+    """What a family says of one suspect."""
+
+    certainty: x.Certainty
+    says: str = ""
+    """Instead of the family's sentence; {who}, {frame}, {line}, {others} and {orders} are filled
+    in by whoever renders it."""
+    remedies: tuple[str, ...] | None = None
+    """Instead of the family's."""
+    kind: DiagnosisKind | None = None
+    """Instead of the family's."""
+    standing_still: bool = True
+    """False: it holds of a suspect that was seen to work, too."""
+    rank: int | None = None
+    """Whom a cause of the whole job blames, where it blames a rank."""
+
+
+def proven(says: str = "", **more: object) -> Cause:
+    """A cause of which everything was seen."""
+    return Cause(certainty="proven", says=says, **more)  # type: ignore[arg-type]
+
+
+def likely(says: str = "", **more: object) -> Cause:
+    """A cause that fits what was seen and has few rivals."""
+    return Cause(certainty="likely", says=says, **more)  # type: ignore[arg-type]
+
+
+def possible(says: str = "", **more: object) -> Cause:
+    """A cause that fits what was seen, as others may."""
+    return Cause(certainty="possible", says=says, **more)  # type: ignore[arg-type]
+
+
+OfProcess = Callable[["Scene", "Captured"], "Cause | None"]
+OfJob = Callable[["Scene"], "Cause | None"]
+OfMessage = Callable[["Scene", Cause], Cause]
+
+
+class Family(msgspec.Struct, kw_only=True):
+    """One cause, what may be explained by it, and the functions that recognise it."""
+
+    id: str
+    kind: DiagnosisKind
+    says: str
+    """What is known about such a root; the function's docstring."""
+    of: tuple[str, ...] = ()
+    """Waits with a known object, and signals, that it may explain; other roots it always may."""
+    remedies: tuple[str, ...] = ()
+    link: str | None = None
+    """The public thread or source that it is known from."""
+    symptom: bool = False
+    """Other processes print it as well, so a line of it does not say who is the root."""
+    victims: bool = False
+    """Its function is asked about processes that wait for the root, too."""
+    of_process: OfProcess | None = None
+    of_job: OfJob | None = None
+    of_message: OfMessage | None = None
+    package: str = ""
+    """Of another package: its name."""
+
+    def job(self, function: OfJob) -> OfJob:
+        """Add what recognises it by the job as a whole: records, signals, the machine."""
+        self.of_job = function
+        return function
+
+    def message(self, function: OfMessage) -> OfMessage:
+        """Add what else is known where an error message has named it."""
+        self.of_message = function
+        return function
+
+
+REGISTERED: dict[str, Family] = {}
+"""By id, in the order in which they were declared."""
+
+
+def held_at_fork(process: Captured, says: str = "", **more: object) -> Cause:
+    """Proven where nobody is left in the process who could wake it, else likely."""
+    return (proven if process.is_cut_off else likely)(says, **more)
+
+
+def declare(name: str, issue: str = "", **fields: Any) -> Family:
+    """Add a family; without a function, error messages alone recognise it.
+
+    Args:
+        name: its id.
+        issue: the public thread that it is known from, `pytorch/pytorch#75147`.
+        fields: those of `Family`.
+
+    Raises:
+        ValueError: there is a family of this name.
+    """
+    if name in REGISTERED:
+        raise ValueError(f"two families are called {name}")
+    where, _, number = issue.partition("#")
+    link = f"https://github.com/{where}/issues/{number}" if issue else None
+    REGISTERED[name] = Family(id=name, link=link, **fields)
+    return REGISTERED[name]
+
+
+def family(name: str, issue: str = "", **fields: Any) -> Callable[[OfProcess], Family]:
+    """Declare a family by the function that recognises it in one process.
+
+    The function's docstring is what is known about such a root; the rest is that of `declare`.
+    """
+
+    def with_function(function: OfProcess) -> Family:
+        says = " ".join((inspect.getdoc(function) or "").split())
+        return declare(name, issue, says=says, of_process=function, **fields)
+
+    return with_function

@@ -1,0 +1,54 @@
+"""The end of life of processes, and numbers that are none."""
+
+from __future__ import annotations
+
+from watchdog_train.explain import frame_sets as sets
+from watchdog_train.explain.cause import ANY, Cause, declare, family, likely
+from watchdog_train.explain.scene import Captured, Scene
+
+_GROUP = "The process takes its process group apart, and that does not finish."
+_HANDLERS = (
+    "shutdown (logging/__init__.py) || _terminate_pool (*multiprocess*/pool.py) || "
+    "_finalize_join (*multiprocess*/queues.py) || *atexit*|_run_exitfuncs|*at_exit*|"
+    "_shutdown_all*|shutdown_compile_workers|_on_exit*"
+)
+_FINALIZES = (
+    "Py_FinalizeEx|Py_Finalize*|finalize_modules*|__run_exit_handlers|exit|_exit|Py_Exit|"
+    "__GI_exit|__libc_exit|*::exit|__cxa_finalize*|_Py_Finalize*|atexit_callfuncs*"
+)
+_NATIVE_WAITS = (
+    "*join*|*futex*|*cond_wait*|*lock_wait*|*sem_*|*poll*|*wait*|*ncclComm*|*select*|*sleep*|"
+    "*read*|*yield*"
+)
+_ABORTS = (
+    "*ncclCommAbort*|*ncclCommDestroy*|*ncclCommFinalize*|*~ProcessGroupNCCL*|"
+    "*ProcessGroupNCCL::*shutdown*|*ProcessGroupNCCL::abort*|*NCCLComm::*bort*"
+)
+
+
+@family("exit-join", "pytorch/pytorch#162199", kind="hang", of=("tcp", "pipe"),
+        remedies=("bounded-join-kill", "destroy-process-group", "compile-threads-1"))  # fmt: skip
+def waits_at_exit(scene: Scene, process: Captured) -> Cause | None:
+    """The work is done. At its end the process waits for a child, queue, thread or callback that
+    does not finish.
+    """
+    stack, waits = process.stack, sets.ENDS_WITH_A_WAIT
+    if (process.trains or process.role == "worker") and stack.passes(sets.EXITING, waits):
+        return likely()
+    if not process.trains:
+        return None
+    ends = stack.passes("_shutdown (threading.py)") or stack.passes(_HANDLERS, waits)
+    if ends or stack.passes(_FINALIZES, _NATIVE_WAITS):
+        return likely()
+    alike = scene.standing in ("alone", "same", "none")
+    if stack.passes(sets.DISMANTLES_GROUP) and (alike or scene.standing == "different-places"):
+        return likely(_GROUP)
+    takes_gil = any(one.inner(sets.TAKES_GIL) for one in process.stacks)
+    aborts = alike and not takes_gil and process.any_passes(_ABORTS, _NATIVE_WAITS)
+    return likely(_GROUP) if aborts else None
+
+
+declare("nan-loss", "bigscience-workshop/Megatron-DeepSpeed#396", kind="slow", of=(ANY,),
+        remedies=("bf16",),
+        says="The loss or the gradient is not a number, or overflows again and again. The training "
+        "continues without learning.")  # fmt: skip
