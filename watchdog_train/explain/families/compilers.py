@@ -7,6 +7,15 @@ from watchdog_train.explain.cause import Cause, family, likely, possible
 from watchdog_train.explain.scene import Captured, Scene
 
 _RESULT = "result|wait|_wait_futures|get|join|sleep|as_completed|acquire|_result|submit"
+_COMPILERS = (
+    "compile|make_*|ast_to_ttir|optimize_ttgir|translate*|_precompile*|precompile*|run_pass*|"
+    "link_extern_libs|warmup (triton/*|torch/_inductor/runtime/*) || *llvm::*|*mlir::*|*LLVM*|"
+    "*ptxas*|*nvrtc* || _compile_file|compile_file|_run_build_command|run_compile_cmd|"
+    "load_pybinding*|_worker_compile_cpp|compile_cpp* (torch/_inductor/*) || backend_compile*|"
+    "compile_or_get_cached|_compile_and_write_cache (jax/_src/compiler.py) || compile*|"
+    "_compile_for_args (numba/core/*) || jit_load|load (deepspeed/ops/op_builder/*) || "
+    f"{sets.BUILDS_EXTENSION}"
+)
 _TRACES = (
     "* (torch/_dynamo/symbolic_convert.py|torch/_dynamo/variables/*|torch/_dynamo/output_graph.py|"
     "torch/_inductor/scheduler.py|torch/_inductor/graph.py|torch/_inductor/codegen/*|"
@@ -46,7 +55,7 @@ def compiles(_: Scene, process: Captured) -> Cause | None:
             kind="hang",
         )
     waits_elsewhere = f"{sets.AUTOTUNES} || {sets.LOADER_WAIT} || {sets.INDUCTOR_WAIT}"
-    if stack.passes(sets.COMPILERS) and stack.avoids(waits_elsewhere):
+    if stack.passes(_COMPILERS) and stack.avoids(waits_elsewhere):
         return likely(f"{{who}} compiles. {_TAKES_MINUTES}")
     if process.trains and stack.inner(_TRACES, depth=10) and stack.avoids(_ELSEWHERE):
         return possible(f"{{who}} traces and compiles the model. {_TAKES_MINUTES}")

@@ -13,6 +13,26 @@ _PAST = (
     f"{sets.PAST_RENDEZVOUS} || *ncclComm*|*NCCLComm*|*broadcastUniqueNCCLID* || "
     "_invoke_run|_monitor_workers (torch/distributed/elastic/*)"
 )
+_IN_A_STEP = (
+    "_pre_forward|_post_forward|_root_pre_forward|pre_forward|post_forward|_pre_backward_hook|"
+    "_pre_backward|pre_backward|_prefetch_handle|_prefetch_unshard (torch/*) || "
+    "_engine_run_backward|run_backward|*PythonEngine*|*autograd::Engine*"
+)
+"""Parameters are gathered for every step, too: that is no save."""
+_SENDS_AWAY = (
+    "post|put|patch (requests/*|httpx/*|aiohttp/*|urllib3/*) || upload*|put_object|push_to_hub|"
+    "_upload*|create_commit|sendmail"
+)
+_COMM_INIT = (
+    "*initXCCLComm*|*create_comm_i*|*atl_*::init_transport*|*pmrt_barrier*|*cclCommInit*|"
+    "*getNCCLComm*|*initNCCLComm*|*broadcastUniqueNCCLID*|*bootstrapInit*|*ncclTransport*Setup*|"
+    "*ncclTopo*|*ncclCommSplit*|*eagerConnectSingleDevice*|*NCCLComm::create*"
+)
+_DDP = "__init__ (torch/nn/parallel/distributed.py)"
+_FIRST_EXCHANGE = (
+    "_verify_param*|_verify_model_across_ranks|_sync_module_states|_sync_params_and_buffers|"
+    "_ddp_init_helper|*_broadcast_coalesced|_build_params_for_reducer|*getNCCLComm*|*ncclCommInit*"
+)
 _ELASTIC = "_rendezvous|next_rendezvous (torch/distributed/elastic/*)"
 
 
@@ -23,7 +43,7 @@ def gathers_state(_: Scene, process: Captured) -> Cause | None:
     is somewhere else.
     """
     gathers = any(
-        one.passes(sets.GATHERS_STATE) and one.avoids(sets.IN_A_STEP) for one in process.working
+        one.passes(sets.GATHERS_STATE) and one.avoids(_IN_A_STEP) for one in process.working
     )
     away = any(
         one.has_ended or (one.is_captured and one.stack.avoids(sets.GATHERS_STATE))
@@ -99,7 +119,7 @@ def left_the_others(scene: Scene, process: Captured) -> Cause | None:
         return likely("One rank has ended, and the other ranks wait for it in a collective.")
     if stack.passes(sets.LEAVES):
         return likely("One rank is at its end, while the other ranks wait for it in a collective.")
-    sends = stack.passes(f"{sets.EVALUATES_OR_SAVES} || on_*", sets.SENDS_AWAY)
+    sends = stack.passes(f"{sets.EVALUATES_OR_SAVES} || on_*", _SENDS_AWAY)
     if sends and stack.avoids(f"{sets.GATHERS_STATE} || {sets.TRACKERS}"):
         return likely(
             "One rank sends something to a server, while the other ranks wait for it in a "
@@ -126,7 +146,7 @@ def ddp_constructor(scene: Scene, process: Captured) -> Cause | None:
     """The first exchange between the ranks, in the constructor of DistributedDataParallel, fails or
     does not end.
     """
-    exchanges = process.stack.passes(sets.DDP_CONSTRUCTOR, sets.FIRST_EXCHANGE)
+    exchanges = process.stack.passes(_DDP, _FIRST_EXCHANGE)
     alike = scene.standing in ("alone", "same", "none")
     return likely() if process.trains and exchanges and alike else None
 
@@ -138,7 +158,7 @@ def communicator(_: Scene, process: Captured) -> Cause | None:
     """The communicator cannot be set up: the ranks cannot reach each other, or one has not come
     that far.
     """
-    return likely() if process.trains and process.any_passes(sets.COMM_INIT) else None
+    return likely() if process.trains and process.any_passes(_COMM_INIT) else None
 
 
 @communicator.job

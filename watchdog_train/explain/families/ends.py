@@ -7,6 +7,14 @@ from watchdog_train.explain.cause import ANY, Cause, declare, family, likely
 from watchdog_train.explain.scene import Captured, Scene
 
 _GROUP = "The process takes its process group apart, and that does not finish."
+_EXITING = (
+    "_exit_function (*multiprocess*/util.py|billiard/util.py) || _python_exit "
+    "(concurrent/futures/*)"
+)
+_ENDS_WITH_A_WAIT = (
+    "join|_run_finalizers|_finalize_*|_terminate_pool|wait|poll|acquire|get|recv|sleep|select|"
+    "result|_wait_for_tstate_lock|communicate|shutdown|close|flush|__enter__"
+)
 _HANDLERS = (
     "shutdown (logging/__init__.py) || _terminate_pool (*multiprocess*/pool.py) || "
     "_finalize_join (*multiprocess*/queues.py) || *atexit*|_run_exitfuncs|*at_exit*|"
@@ -32,8 +40,8 @@ def waits_at_exit(scene: Scene, process: Captured) -> Cause | None:
     """The work is done. At its end the process waits for a child, queue, thread or callback that
     does not finish.
     """
-    stack, waits = process.stack, sets.ENDS_WITH_A_WAIT
-    if (process.trains or process.role == "worker") and stack.passes(sets.EXITING, waits):
+    stack, waits = process.stack, _ENDS_WITH_A_WAIT
+    if (process.trains or process.role == "worker") and stack.passes(_EXITING, waits):
         return likely()
     if not process.trains:
         return None

@@ -13,6 +13,11 @@ _LOGS = (
 _FLUSHES = "_flush_std_streams (*multiprocess*/util.py|billiard/util.py)"
 _ENCODES = "encode_batch|encode_batch_fast|_batch_encode_plus|_encode_plus"
 _HDF5 = "* (h5py/*|tables/*) || with_phil || H5*|*H5TS*|*H5FD*|*H5D_*"
+_NATIVE_LOCK = (
+    "*lll_lock_wait*|*pthread_mutex_lock*|*futex_*|syscall|*pthread_cond_wait*|*sem_wait*|"
+    "*condition_variable*wait*|*std::mutex::lock*|*rwlock_*lock*|*gomp_*barrier*|do_wait|do_spin|"
+    "*__kmp_*"
+)
 _IMPORTS_MAIN = "_fixup_main_from_path|_fixup_main_from_name (*multiprocess*/spawn.py)"
 
 
@@ -64,7 +69,7 @@ def pool_copied_by_fork(_: Scene, process: Captured) -> Cause | None:
     does not copy them.
     """
     stack = process.stack
-    waits = stack.passes(sets.NATIVE_POOL) and stack.inner(sets.NATIVE_LOCK)
+    waits = stack.passes(sets.NATIVE_POOL) and stack.inner(_NATIVE_LOCK)
     inside = waits or stack.inner(sets.NATIVE_POOL, depth=1)
     forked = not process.spawned and (process.helps or process.forked)
     return held_at_fork(process) if forked and inside else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_train.core.diagnosis.idle import WORKER_LOOP
 from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain.cause import Cause, family, likely, possible
 from watchdog_train.explain.scene import Captured, Scene
@@ -44,7 +45,7 @@ def _of_worker(scene: Scene, process: Captured) -> Cause | None:
         return possible()
     waited_for = any(one.stack.passes(sets.LOADER_WAIT) for one in scene.ranks)
     rests = any(one.resting and not one.is_idle for one in scene.workers)
-    fetches = process.stack.passes(sets.WORKER_LOOP, sets.FETCHING)
+    fetches = process.stack.passes(WORKER_LOOP, sets.FETCHING)
     if scene.why != "manual" or rests or not fetches or not waited_for:
         return None
     if process.running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchdog_train.core.diagnosis.idle import WORKER_LOOP
 from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain.cause import (
     Cause,
@@ -21,7 +22,11 @@ _ENDS_LOADER = (
 )
 _AT_EXIT = "_try_get_data || _exit_function || _shutdown (threading.py)"
 _REBUILDS = "rebuild_*|recvfds|recv_handle|detach|answer_challenge|Client|_new_shared*"
-_GETS = "get|wait|poll|select|_poll|recv|recv_bytes|_recv|acquire"
+_MAPS = "iflatmap_unordered|map|filter|_map* (datasets/*)"
+_GETS = "get|wait|join|next|sleep|_callmethod|poll|select|_poll|recv|recv_bytes|_recv|acquire"
+_PYTHON_LOCK = (
+    "*PyThread_acquire_lock*|*rlock_acquire*|*lock_PyThread*|acquire_timed*|_PyMutex_LockTimed"
+)
 
 
 @family("pin-memory-thread", "pytorch/pytorch#11985", kind="hang", of=("batch", "pipe"),
@@ -51,7 +56,7 @@ def loader_does_not_stop(_: Scene, process: Captured) -> Cause | None:
         victims=True)  # fmt: skip
 def map_waits_for_processes(scene: Scene, process: Captured) -> Cause | None:
     """A datasets map waits for its processes, and none of them works."""
-    if not process.stack.passes(sets.MAPS, sets.POOL_WAIT):
+    if not process.stack.passes(_MAPS, _GETS):
         return None
     if any(child.has_ended for child in process.children):
         return likely(
@@ -73,9 +78,9 @@ def worker_does_not_finish(scene: Scene, process: Captured) -> Cause | None:
     stack, parent = process.stack, process.parent
     if process.trains and _loader_waits_alone(process):
         return possible("What the DataLoader workers do could not be told from the evidence.")
-    if not (process.helps and stack.passes(sets.WORKER_LOOP, sets.FETCHING)) or process.is_idle:
+    if not (process.helps and stack.passes(WORKER_LOOP, sets.FETCHING)) or process.is_idle:
         return None
-    locked = process.doing_what == "python_lock" or stack.passes(sets.PYTHON_LOCK)
+    locked = process.doing_what == "python_lock" or stack.passes(_PYTHON_LOCK)
     if not process.spawned and (process.is_cut_off or (process.flat and locked)):
         return held_at_fork(
             process,

@@ -26,6 +26,27 @@ _WANDB_STARTS = (
 )
 _WANDB_ENDS = "finish|_finish|_on_finish|_atexit*|teardown|prompt* (wandb/*)"
 _ASKS_SERVER = "request|send|urlopen|wait|read|recv*|connect*|acquire|sleep|select|get|post|poll"
+_TRACKER_ENDS = (
+    "close (torch/utils/tensorboard/*|tensorboardX/*) || finish|_finish|stop|close|end|_on_end|"
+    "end_run|wait_for_completion|wait_for_uploads|wait_for_processing|_shutdown|__shutdown|"
+    "shutdown|wait_until_finish* (comet_ml/*|mlflow/*|neptune*/*|clearml/*|swanlab/*|aim/*|"
+    "trackio/*|dvclive/*) || * (mlflow/utils/autologging_utils/*|comet_ml/monkey_patching.py|"
+    "clearml/binding/*|determined/exec/*)"
+)
+"""A tracker finishes, or wraps the program's own calls."""
+_HUB = (
+    "http_get|xet_get|_download_to_tmp_and_move|*hf_hub_download*|cached_file*|snapshot_download|"
+    "get_hf_file_metadata|_get_metadata_or_catch_error|*_request_w*|http_backoff|"
+    "_httpx_follow_relative_redirects*|model_info|dataset_info|repo_info|list_repo_files|"
+    "list_repo_tree|get_session|hf_raise_for_status|download_and_prepare|cached_path|"
+    "get_from_cache|fsspec_get|thread_map (huggingface_hub/*|transformers/utils/hub.py|"
+    "datasets/utils/*|datasets/download/*|hf_xet*|diffusers/*|sentence_transformers/*)"
+)
+_NETWORK_READ = (
+    "read|recv_into|readinto|recv|_recv*|do_handshake|create_connection|connect|getaddrinfo|wait|"
+    "_safe_read|_read_status|readline|peek|begin|select|poll|sleep|sendall|stream|iter_content|"
+    "read_chunked|_raw_read|receive_data|_receive_event|acquire|result|xet_get|urlopen|send"
+)
 _FILE_LOCKS = (
     "acquire|_poll_until_acquired|__enter__|_acquire|lock|WeakFileLock (filelock/*|filelock.py|"
     "portalocker/*|fasteners/*|oslo_concurrency/*|zc/lockfile*|lockfile/*)"
@@ -55,7 +76,7 @@ def tracker(_: Scene, process: Captured) -> Cause | None:
     """The experiment tracker's service does not start, or its server does not answer."""
     stack = process.stack
     starts = stack.passes(_WANDB_STARTS) and stack.avoids(_WANDB_ENDS)
-    others = f"* (wandb/*) || {sets.TRACKER_FINISHES} || {sets.TRACKER_WRAPS}"
+    others = f"* (wandb/*) || {_TRACKER_ENDS}"
     asks = stack.passes(sets.TRACKERS, _ASKS_SERVER) and stack.avoids(others)
     return likely() if starts or asks else None
 
@@ -65,7 +86,7 @@ def tracker(_: Scene, process: Captured) -> Cause | None:
 def download(_: Scene, process: Captured) -> Cause | None:
     """Nothing arrives. The server, a proxy or the network does not answer."""
     remote_file = process.any_passes("sync (fsspec/asyn.py)")
-    return likely() if remote_file or process.any_passes(sets.HUB, sets.NETWORK_READ) else None
+    return likely() if remote_file or process.any_passes(_HUB, _NETWORK_READ) else None
 
 
 @family("file-lock", "huggingface/datasets#3983", kind="hang", of=("file_lock", "sleep"),

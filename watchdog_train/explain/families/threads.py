@@ -14,6 +14,16 @@ _IMPORTS = (
 _LOCKS = (
     "*pthread_mutex_*lock*|*pthread_cond_wait*|*pthread_rwlock_*lock*|__lll_lock_wait*|*sem_wait*"
 )
+_NATIVE_JOIN = (
+    "*__cxa_guard_acquire*|*LockLatch*|*pthread_join*|__pthread_clockjoin_ex|*std::thread::join*|"
+    "*::~*|*ncclCommAbort*|*ncclCommDestroy*|*EventDestroy*|*cudaStreamDestroy*|*decref*wait*|"
+    "*shutdown*|*std::future*wait*|*std::condition_variable::wait*|__lll_lock_wait*|"
+    "*pthread_mutex_lock*|cudaLaunchKernel*|cuLaunchKernel*|*cudaFree*"
+)
+_OMP_BARRIER = (
+    "*gomp_*barrier*|*__kmp_*barrier*|*__kmp_wait_*|*kmp_flag*|*__kmp_suspend*|GOMP_parallel*|"
+    "*__kmp_fork_call*|*__kmpc_fork_call*|*blas_thread*|*exec_blas*"
+)
 _WANTED = f"{sets.TAKES_GIL} || PyThread_acquire_lock* || *ReadyQueue*"
 
 
@@ -34,7 +44,7 @@ def interpreter_lock(scene: Scene, process: Captured) -> Cause | None:
     thread.
     """
     stacks, main = process.stacks, process.stack
-    joins = any(one.inner(sets.NATIVE_JOIN, depth=6) and one.avoids(_WANTED) for one in stacks)
+    joins = any(one.inner(_NATIVE_JOIN, depth=6) and one.avoids(_WANTED) for one in stacks)
     wanted = any(one.inner(sets.TAKES_GIL) for one in stacks)
     if joins and wanted and not any(one.passes(_FINALIZES) for one in stacks):
         return likely()
@@ -60,5 +70,5 @@ def threads_wait_for_each_other(_: Scene, process: Captured) -> Cause | None:
     OpenMP runtimes.
     """
     elsewhere = "_worker_loop || *cuda*|*nccl*|*c10d*|*__kmp_launch_*"
-    waits = process.trains and process.stack.inner(sets.OMP_BARRIER, depth=3)
+    waits = process.trains and process.stack.inner(_OMP_BARRIER, depth=3)
     return likely() if waits and process.stack.avoids(elsewhere) else None
