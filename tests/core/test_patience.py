@@ -101,10 +101,10 @@ WORKER = (
 
 def test_a_worker_without_a_task_is_waited_for_for_ever() -> None:
     """With its preset or not, whatever its broker; one whose task waits is not."""
-    idle = Chains(Evidence(why="stall", processes=(at_work(*WORKER),)), {})
+    idle = Chains(Evidence(why="stall", processes=(at_work(*WORKER),)))
     assert judge(idle, silence=IN_TRAINING, limits=Limits()).row == "service"
     task = (("train", "tasks.py"), ("trace_task", "celery/app/trace.py"), *WORKER)
-    busy = Chains(Evidence(why="stall", processes=(at_work(*task),)), {})
+    busy = Chains(Evidence(why="stall", processes=(at_work(*task),)))
     assert judge(busy, silence=IN_TRAINING, limits=Limits()).row != "service"
 
 
