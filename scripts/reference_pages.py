@@ -212,7 +212,7 @@ def config_page() -> str:
     lines = [
         "# Settings",
         "",
-        "<!-- Written by scripts/generate_docs.py from watchdog_train/core/policy/. -->",
+        "<!-- Written by scripts/generate_docs.py from watchdog_train/core/policy. -->",
         "",
         "A run takes its settings from, later ones winning: the defaults, `--preset NAME`,",
         "`--config FILE` (or `wtrain.yaml` in the working directory), `WTRAIN_...` variables,",

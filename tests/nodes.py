@@ -23,6 +23,7 @@ from tests.support import (
     free_port,
     start_wtrain,
     write_fast_config,
+    wtrain_of,
 )
 from watchdog_train.supervisor.hands.link.keys import VARIABLE
 
@@ -53,7 +54,7 @@ class Place:
 
     def start(self, cwd: Path, *args: str) -> RunningWtrain:
         """A command of wtrain on this node."""
-        wtrain = [*self.prefix, str(bin_path("wtrain"))]
+        wtrain = [*self.prefix, wtrain_of(cwd)]
         return start_wtrain(*args, cwd=cwd, env={**KEY, **self.env}, wtrain=wtrain)
 
     def run(self, cwd: Path, *args: str, timeout_s: float = 200.0) -> CompletedRun:

@@ -22,6 +22,7 @@ import msgspec
 import pytest
 
 from watchdog_train.core.model import Member, Why
+from watchdog_train.core.policy import Detection, Limits, Timing, WaitLimits
 from watchdog_train.report.why_text import why_text
 
 TESTS = Path(__file__).resolve().parent
@@ -169,40 +170,72 @@ def end_process(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> No
 
 # -- Runs of the installed wtrain -----------------------------------------------------------------
 
+FAST_NAME = "fast.yaml"
 FAST = """\
 detection:
   poll_s: 0.25
-  window_s: 0.5
-  quiet_windows: 3
-  rank_gone_s: 2
-  rank_gone_launcher_s: 20
   silence_s: 3
-  busy_s: 600
 patience:
-  proven_s: 3
-  proven_saving_s: 3
-  proven_early_s: 12
-  nobody_left_s: 4
-  unknown_s: 4
-  unknown_early_s: 12
-  cost_most_s: 6
   network_s: 6
-  poll_s: 6
-  longest_sleep_s: 20
-  again_s: 6
-  again_later_s: 6
 stopping:
   grace_s: 5
   ask_s: 10
   hang_grace_s: 1
-  outlive_s: 3
 recovery:
-  backoff_first_s: 0.2
   backoff_cap_s: 1
-output:
-  progress_every_s: 1
 """
-"""Budgets that make a hang a matter of seconds; thresholds of quiet are the real ones."""
+FAST_LIMITS = Limits(
+    detection=Detection(window_s=0.5, rank_gone_s=2, rank_gone_launcher_s=20, busy_s=600),
+    patience=WaitLimits(
+        proven_s=3,
+        proven_saving_s=3,
+        proven_early_s=12,
+        nobody_left_s=4,
+        unknown_s=4,
+        unknown_early_s=12,
+        cost_most_s=6,
+        poll_s=6,
+        longest_sleep_s=20,
+        again_s=6,
+        again_later_s=6,
+    ),
+    timing=Timing(outlive_s=3, backoff_first_s=0.2, progress_s=1),
+)
+"""With the settings in FAST a hang is a matter of seconds; what counts as idle is as ever."""
+
+
+def changed(limits: Limits, **sections: Mapping[str, float]) -> Limits:
+    """These limits with some of their values changed."""
+    told = {name: getattr(limits, name) for name in sections}
+    return msgspec.structs.replace(
+        limits,
+        **{
+            name: msgspec.structs.replace(told[name], **values) for name, values in sections.items()
+        },
+    )
+
+
+def write_wtrain(folder: Path, limits: Limits) -> Path:
+    """A `wtrain` with these limits, in a folder of its own: only a program can pass other ones."""
+    path = folder / ".limits" / "wtrain"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = f"""\
+#!{sys.executable}
+import msgspec
+from watchdog_train.cli.main import main
+from watchdog_train.core.policy import Limits
+
+main(msgspec.json.decode({msgspec.json.encode(limits)!r}, type=Limits))
+"""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+def wtrain_of(folder: Path) -> str:
+    """The `wtrain` that `write_wtrain` wrote here, else the installed one."""
+    path = folder / ".limits" / "wtrain"
+    return str(path if path.exists() else bin_path("wtrain"))
 
 
 def scenario_environment(cwd: Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -450,12 +483,16 @@ def start_wtrain(
     stdout: int | None = None,
     wtrain: Sequence[str] = (),
 ) -> RunningWtrain:
-    """Starts the installed `wtrain` (or another way to call it) in `cwd`, with its own state."""
+    """Starts the installed `wtrain` (or another way to call it) in `cwd`, with its own state.
+
+    With a config file that `write_fast_config` wrote it has the limits that belong to it.
+    """
     cwd.mkdir(parents=True, exist_ok=True)
     full = scenario_environment(cwd, env)
     number = sum(1 for _ in cwd.glob(".command-*.out"))
     out, err = cwd / f".command-{number}.out", cwd / f".command-{number}.err"
-    command = [*(wtrain or [str(bin_path("wtrain"))]), *args]
+    folder = next((Path(cwd, one).parent for one in args if Path(one).name == FAST_NAME), cwd)
+    command = [*(wtrain or [wtrain_of(folder)]), *args]
     with out.open("wb") as out_file, err.open("wb") as err_file:
         process = subprocess.Popen(
             command,
@@ -477,7 +514,7 @@ def run_wtrain(
     timeout_s: float = 120.0,
     wtrain: Sequence[str] = (),
 ) -> CompletedRun:
-    """Runs the installed `wtrain` in `cwd` to its end."""
+    """Runs the installed `wtrain` in `cwd` to its end; see start_wtrain()."""
     return start_wtrain(*args, cwd=cwd, env=env, wtrain=wtrain).result(timeout_s)
 
 
@@ -489,9 +526,9 @@ def run_program(cwd: Path, name: str, *args: str, timeout_s: float = 120) -> Com
     )
 
 
-def write_fast_config(cwd: Path, extra: str = "") -> Path:
-    """A config file with budgets of seconds, for scenarios; returns its path."""
-    cwd.mkdir(parents=True, exist_ok=True)
-    path = cwd / "fast.yaml"
+def write_fast_config(cwd: Path, extra: str = "", limits: Limits | None = None) -> Path:
+    """A config file and a `wtrain` with limits of seconds, for scenarios; returns the file."""
+    write_wtrain(cwd, limits or FAST_LIMITS)
+    path = cwd / FAST_NAME
     path.write_text(FAST + extra, encoding="utf-8")
     return path

@@ -15,7 +15,7 @@ from tests.support import is_alive
 DISK_BYTES = 24 << 20
 HUNG_S = (3.0, 10.0)
 ASLEEP_S = (6.0, 9.0)
-"""Longer than `late_poll_s`."""
+"""Longer than `late_s`."""
 SPARE_DESCRIPTORS = 1
 
 

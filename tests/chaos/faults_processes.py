@@ -17,7 +17,7 @@ NEW_S = 0.05
 SHORT_STOP_S = 1.2
 """Shorter than the shortest limit of the fast settings: nothing may come of it."""
 SUPERVISOR_STOP_S = 6.0
-"""Longer than `late_poll_s`: the gap must not count as silence."""
+"""Longer than `late_s`: the gap must not count as silence."""
 
 
 def send(role: str, number: signal.Signals, *, harmless: bool = False) -> Callable[[Case], None]:

@@ -13,7 +13,12 @@ from pathlib import Path
 
 from tests.chaos import checks
 from tests.chaos.case import Case, NotReachedError, command_line
-from tests.support import bin_path, children_of, is_alive, wait_until
+from tests.support import (
+    children_of,
+    is_alive,
+    wait_until,
+    wtrain_of,
+)
 
 REFUSED = 78
 FREEZER = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
@@ -106,7 +111,7 @@ def close_streams(case: Case) -> None:
     """As some daemons and `nohup ... <&-` start a program."""
     closed = case.chance.choice(CLOSED)
     case.notes.append(f"closed: {closed}")
-    case.starter = ("sh", "-c", f'exec "$@" {closed}', "sh", str(bin_path("wtrain")))
+    case.starter = ("sh", "-c", f'exec "$@" {closed}', "sh", wtrain_of(case.cwd))
 
 
 # -- A copy of the run directory -------------------------------------------------------------------

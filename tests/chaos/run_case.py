@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.chaos import checks, isolation
 from tests.chaos.bystanders import Crowd
-from tests.chaos.case import SETTINGS, Case, LateError, NotReachedError
+from tests.chaos.case import LIMITS, SETTINGS, Case, LateError, NotReachedError
 from tests.chaos.faults import FAULTS
 from tests.chaos.plan import CaseSpec
 from tests.chaos.trainings import SHAPES
@@ -25,6 +25,7 @@ from tests.support import (
     of_type,
     reap_started,
     scenario_environment,
+    write_wtrain,
 )
 
 
@@ -87,6 +88,7 @@ def _case(spec: CaseSpec, cwd: Path) -> Case:
     case = Case(cwd, SHAPES[spec.shape], spec.trouble, f"{spec.seed}/{spec.number}/inside")
     cwd.mkdir(parents=True, exist_ok=True)
     (cwd / "fast.yaml").write_text(SETTINGS, encoding="utf-8")
+    write_wtrain(cwd, LIMITS)
     case.crowd = Crowd(cwd, case.command, scenario_environment(cwd))
     return case
 

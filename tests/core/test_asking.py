@@ -285,8 +285,8 @@ def test_a_refusal_is_said_once_and_shortens_the_wait() -> None:
     ]
     after = run(*history, *found)
     assert answers(now, after) == []
-    assert asking.ask_until(now, run(*history), POLICY.stopping) > now.now
-    assert asking.ask_until(now, after, POLICY.stopping) == now.now
+    assert asking.ask_until(now, run(*history), POLICY) > now.now
+    assert asking.ask_until(now, after, POLICY) == now.now
     action = act(after, member, at=2.0)
     assert isinstance(action, Signal)
     assert "found no step" in why_text(action.why)

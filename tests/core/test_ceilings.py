@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-import msgspec
-
 from tests.support import REPOSITORY
 from watchdog_train.cli.group import COMMANDS
+from watchdog_train.config.schema import settings
 from watchdog_train.core import events
-from watchdog_train.core.policy import Policy
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,13 +41,6 @@ def tokens(paths: list[Path]) -> Iterator[tuple[Path, tokenize.TokenInfo]]:
             yield from ((path, t) for t in tokenize.tokenize(source.readline) if t.type in CODE)
 
 
-def settings(section: type[msgspec.Struct]) -> int:
-    types = (field.type for field in msgspec.inspect.type_info(section).fields)
-    return sum(
-        settings(kind.cls) if isinstance(kind, msgspec.inspect.StructType) else 1 for kind in types
-    )
-
-
 def counted() -> dict[str, float]:
     """Every number that has a ceiling."""
     modules = files("watchdog_train", {".py"})
@@ -62,7 +53,7 @@ def counted() -> dict[str, float]:
         "package.modules": len(modules),
         "around.test_lines": lines(files("tests", {".py"})),
         "around.script_lines": lines(files("scripts", {".py", ".sh", ""})),
-        "concepts.settings": settings(Policy),
+        "concepts.settings": len(settings()),
         "concepts.commands": len(COMMANDS),
         "concepts.events": len(get_args(events.AnyEvent)),
     }

@@ -20,7 +20,7 @@ from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.waits import Wait
-from watchdog_train.core.policy.patience import Patience as Limits
+from watchdog_train.core.policy import WaitLimits
 from watchdog_train.explain.cause import OBJECTS, SIGNALS, Family, proven
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.families import ORDER, known_families
@@ -177,7 +177,7 @@ def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
 def granted(evidence: Evidence) -> str:
     """The row of patience."""
     chains = Chains(evidence)
-    return patience_of(chains, silence=Silence(), limits=Limits()).row
+    return patience_of(chains, silence=Silence(), limits=WaitLimits()).row
 
 
 def test_nothing_is_proven_of_ranks_that_exchange_collectives():

@@ -66,7 +66,7 @@ IN_CORE: dict[str, set[str]] = {
     "policy": {"model"},
     "pickle_data": set(),
     "starting": {"model", "policy"},
-    "events": {"model", "starting"},
+    "events": {"model", "policy", "starting"},
     "detection": _NOUNS,
     "diagnosis": {"model", "detection"},
     "fold": {*_NOUNS, "detection"},

@@ -11,16 +11,9 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import PatienceRow, SilentAt, said
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.policy import Policy
-from watchdog_train.explain.patience import ROWS, table
 from watchdog_train.report.document import report_document
 from watchdog_train.report.history import History
-from watchdog_train.report.patience_text import (
-    pause_sentence,
-    table_text,
-    waiting,
-    waiting_object,
-)
+from watchdog_train.report.patience_text import pause_sentence, waiting, waiting_object
 from watchdog_train.report.status import Live
 from watchdog_train.report.status_text import runs_text
 from watchdog_train.report.time_line import time_line
@@ -85,14 +78,3 @@ def test_a_pause_is_said_with_the_line_that_announces_it() -> None:
     assert "left" not in text
     assert pause_sentence(msgspec.structs.replace(ended, said=True)) is None
     assert pause_sentence(msgspec.structs.replace(ended, paused_s=0.0)) is None
-
-
-def test_the_table_names_every_row_once() -> None:
-    """With the limits in effect."""
-    policy = Policy()
-    text = table_text(table(policy.detection, policy.patience))
-    assert [line.split()[0] for line in text.splitlines()[1:]] == [row for row, _ in ROWS]
-    (fifo,) = (line for line in text.splitlines() if line.startswith("fifo"))
-    assert fifo.split("  ")[0] == "fifo"
-    assert "45 s" in fifo
-    assert "15 min" in fifo

@@ -82,7 +82,8 @@ def test_a_terminal_gets_the_line_and_no_lines() -> None:
     display = Pipe(status_line=True)
     assert told(display, [(0.0, 1), (301.0, 7)], quiet=True) == []
     assert display.shown == []
-    assert len(told(display, [(0.0, 1), (301.0, 7)], status_line=False)) == 1
+    assert told(display, [(0.0, 1), (301.0, 7)], progress_line_s=None) == []
+    assert display.shown == []
 
 
 def line(state: State, observation: Observation) -> str | None:

@@ -15,8 +15,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience, said
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.policy import Policy
-from watchdog_train.core.policy.patience import Patience as Limits
+from watchdog_train.core.policy import Policy, WaitLimits
 from watchdog_train.core.traces import replaying
 from watchdog_train.core.traces.replaying import Replay
 from watchdog_train.core.traces.trace import LONGEST_STRIDE, TraceWriter, header_line
@@ -396,7 +395,7 @@ def test_a_stall_is_said_once_and_again_after_life() -> None:
 
 def test_the_settings_decide() -> None:
     """Tuning last night's run is what it is for."""
-    patient = Policy(patience=Limits(unknown_s=120.0))
+    patient = Policy(patience=WaitLimits(unknown_s=120.0))
     early = replay(stopping_at(100, 300)).first_stall_t
     late = replay(stopping_at(100, 300), patient).first_stall_t
     assert early is not None

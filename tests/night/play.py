@@ -29,7 +29,17 @@ from tests.night.stage import (
     wtrain,
     wtrain_json,
 )
-from tests.support import EXAMPLES, Event, is_alive, marked_processes, of_type, read_log
+from tests.support import (
+    EXAMPLES,
+    Event,
+    changed,
+    is_alive,
+    marked_processes,
+    of_type,
+    read_log,
+    write_wtrain,
+)
+from watchdog_train.core.policy import Limits
 
 HERE = Path(__file__).resolve().parent
 ATTEMPT_S = 600.0
@@ -47,6 +57,7 @@ class Length:
     batch: int
     settings: str
     """Of wtrain, as YAML."""
+    limits: Limits
 
     @property
     def steps(self) -> int:
@@ -56,12 +67,10 @@ class Length:
         return round(epochs * self.steps_per_epoch)
 
 
-TELLING = """\
-output: {progress_every_s: 2}
-notify: {every_s: 3}
-"""
+TELLING = "notify: {every_s: 3}\n"
+NEWS = changed(Limits(), timing={"progress_s": 2})
 """News faster than anybody wants them; what decides about a stall is left alone."""
-WHOLE = Length(steps_per_epoch=50, save_steps=25, batch=16, settings=TELLING)
+WHOLE = Length(steps_per_epoch=50, save_steps=25, batch=16, settings=TELLING, limits=NEWS)
 FAST = Length(
     steps_per_epoch=20,
     save_steps=10,
@@ -70,16 +79,20 @@ FAST = Length(
     + """\
 detection:
   silence_s: 4
-patience:
-  proven_early_s: 10
-  unknown_s: 8
-  unknown_early_s: 10
-  cost_most_s: 8
-  poll_s: 8
-  again_s: 8
-stopping: {hang_grace_s: 1, outlive_s: 3}
-recovery: {backoff_first_s: 0.2}
+stopping: {hang_grace_s: 1}
 """,
+    limits=changed(
+        NEWS,
+        patience={
+            "proven_early_s": 10,
+            "unknown_s": 8,
+            "unknown_early_s": 10,
+            "cost_most_s": 8,
+            "poll_s": 8,
+            "again_s": 8,
+        },
+        timing={"outlive_s": 3, "backoff_first_s": 0.2},
+    ),
 )
 
 
@@ -166,6 +179,8 @@ class Night:
     def _evening(self) -> None:
         length = self.length
         (self.work / "wtrain.yaml").write_text(length.settings, "utf-8")
+        own = write_wtrain(self.work, length.limits).parent
+        self.env["PATH"] = f"{own}{os.pathsep}{self.env['PATH']}"
         terminal = Terminal(self.work, self.env)
         training = [
             "torchrun", "--standalone", "--nproc-per-node", "2", str(HERE / "train.py"),

@@ -17,7 +17,7 @@ from tests.processes.collecting import collect_tree, fake_pyspy
 from tests.support import PROGRAMS, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import BundleWhy
-from watchdog_train.core.policy.recovery import Recovery
+from watchdog_train.core.policy import Recovery
 from watchdog_train.evidence import pyspy
 from watchdog_train.supervisor.evidence_requests import kills
 

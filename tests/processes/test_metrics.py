@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import start_wtrain, wait_until, write_fast_config
+from tests.support import (
+    FAST_LIMITS,
+    changed,
+    start_wtrain,
+    wait_until,
+    write_fast_config,
+)
 from watchdog_train.core import events as e
 from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve
@@ -62,7 +68,7 @@ def _fields(event: e.RunStarted) -> dict[str, object]:
 
 def test_a_run_leaves_its_numbers_in_a_file(tmp_path: Path) -> None:
     """While it runs, and the last ones after its end."""
-    write_fast_config(tmp_path, "metrics: {every_s: 0.2s}\n")
+    write_fast_config(tmp_path, limits=changed(FAST_LIMITS, timing={"metrics_s": 0.2}))
     numbers = tmp_path / "numbers.prom"
 
     def running() -> bool:
@@ -83,7 +89,7 @@ def test_a_run_leaves_its_numbers_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     """And costs nothing else."""
-    write_fast_config(tmp_path, "metrics: {every_s: 0.2s}\n")
+    write_fast_config(tmp_path, limits=changed(FAST_LIMITS, timing={"metrics_s": 0.2}))
     flags = ("--config", "fast.yaml", "--metrics-file", "no/such/dir/x.prom")
     run = start_wtrain("run", *flags, "--", *UNTIL_THE_END, cwd=tmp_path)
     wait_until(lambda: "metrics file cannot be written" in run.stderr, 60, "it is said")

@@ -31,7 +31,7 @@ def test_a_strangers_trace(tmp_path: Path) -> None:
         ["t", "kind", "phase", "basis", "why"]
     ] * 2
     assert (data["verdicts"][-1]["kind"], data["first_stall_t"]) == ("stall", 175.0)
-    settings = "detection: {silence_s: 250, learnt_hard_floor_s: 400}\n"
+    settings = "detection: {silence_s: 250}\n"
     (tmp_path / "slow.yaml").write_text(settings)
     slow = ["replay", trace.name, "--config", "slow.yaml"]
     assert run_wtrain(*slow, "--json", cwd=tmp_path).check().json() == {

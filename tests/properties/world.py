@@ -38,8 +38,9 @@ from watchdog_train.core.policy import (
     Policy,
     Recovery,
     Stopping,
+    Timing,
+    WaitLimits,
 )
-from watchdog_train.core.policy.patience import Patience as PatienceLimits
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.store.last_words import LastWords
 from watchdog_train.supervisor.hands.ends import Departures
@@ -57,7 +58,7 @@ def policy(**recovery: Any) -> Policy:
             rank_gone_s=3.0,
             rank_gone_launcher_s=9.0,
         ),
-        patience=PatienceLimits(
+        patience=WaitLimits(
             unknown_s=12.0,
             unknown_early_s=12.0,
             cost_most_s=20.0,
@@ -68,11 +69,10 @@ def policy(**recovery: Any) -> Policy:
         stopping=Stopping(
             grace_s=6.0,
             ask_s=8.0,
-            ask_most_s=20.0,
             hang_grace_s=2.0,
-            outlive_s=4.0,
         ),
-        recovery=Recovery(backoff_first_s=2.0, backoff_cap_s=16.0, **recovery),
+        timing=Timing(ask_most_s=20.0, outlive_s=4.0),
+        recovery=Recovery(backoff_cap_s=16.0, **recovery),
     )
 
 

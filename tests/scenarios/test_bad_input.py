@@ -19,6 +19,7 @@ from tests.support import (
     run_wtrain,
     start_wtrain,
     write_fast_config,
+    wtrain_of,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
@@ -185,7 +186,7 @@ def test_show_what_is_not_there(tmp_path: Path) -> None:
     refused(run_wtrain("checkpoints", "no-such-directory", cwd=tmp_path), "no-such-directory")
 
 
-def environment_without_py_spy(place: Path) -> tuple[list[str], dict[str, str]]:
+def environment_without_py_spy(place: Path, wtrain: str) -> tuple[list[str], dict[str, str]]:
     """How to call wtrain from a virtual environment like ours that has no py-spy program."""
     (place / "bin").mkdir(parents=True)
     (place / "bin/python").symlink_to(os.path.realpath(sys.executable))
@@ -198,7 +199,7 @@ def environment_without_py_spy(place: Path) -> tuple[list[str], dict[str, str]]:
     (place / "pyvenv.cfg").write_text((Path(sys.prefix) / "pyvenv.cfg").read_text("utf-8"))
     folders = os.environ["PATH"].split(os.pathsep)
     path = os.pathsep.join(folder for folder in folders if not Path(folder, "py-spy").exists())
-    return [str(place / "bin/python"), "-m", "watchdog_train"], {"PATH": path}
+    return [str(place / "bin/python"), wtrain], {"PATH": path}
 
 
 @pytest.mark.slow
@@ -208,7 +209,7 @@ def environment_without_py_spy(place: Path) -> tuple[list[str], dict[str, str]]:
 def test_without_py_spy(tmp_path: Path) -> None:
     """Without py-spy the hang is still caught; what is missing has its reason and a cure."""
     config = write_fast_config(tmp_path)
-    wtrain, env = environment_without_py_spy(tmp_path / "venv")
+    wtrain, env = environment_without_py_spy(tmp_path / "venv", wtrain_of(tmp_path))
     command = program_command("loader_fork_lock.py")
     options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
     run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, env=env, wtrain=wtrain)

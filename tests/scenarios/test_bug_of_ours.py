@@ -20,8 +20,7 @@ from tests.support import (
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
 WITH_A_BUG = """
-import sys
-from watchdog_train.cli.main import main
+import runpy
 from watchdog_train.supervisor.observe import Observer
 
 look = Observer.observe
@@ -32,7 +31,7 @@ def observe(self, state):
     return look(self, state)
 
 Observer.observe = observe
-sys.exit(main())
+runpy.run_path(".limits/wtrain")
 """
 
 

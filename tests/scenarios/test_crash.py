@@ -92,8 +92,7 @@ def test_the_newest_own_checkpoint_is_found(how: str, chosen: list[str], tmp_pat
 
 
 AFTER_THE_SCAN = """
-import sys
-from watchdog_train.cli import main
+import runpy
 from watchdog_train.supervisor import tasks
 
 real = tasks.module
@@ -104,7 +103,7 @@ def module(name):
     return ("sh", "-c", WAIT, "sh", *argv) if name.endswith("evidence.collect") else argv
 
 tasks.module = module
-sys.exit(main.run(sys.argv[1:]))
+runpy.run_path(".limits/wtrain")
 """
 
 
@@ -126,8 +125,7 @@ def test_checkpoints_are_scanned_while_evidence_is_collected(tmp_path: Path) -> 
 
 
 SHORT_OF_FILES = """
-import errno, sys
-from watchdog_train.cli import main
+import errno, runpy
 from watchdog_train.supervisor.hands import local
 
 real, calls = local.start_keeper, []
@@ -139,7 +137,7 @@ def start_keeper(*args):
     return real(*args)
 
 local.start_keeper = start_keeper
-sys.exit(main.run(sys.argv[1:]))
+runpy.run_path(".limits/wtrain")
 """
 
 
@@ -165,8 +163,7 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
 
 
 SCAN_KILLED = """
-import os, signal, sys
-from watchdog_train.cli import main
+import os, runpy, signal
 from watchdog_train.supervisor.children import ChildTable
 
 real, times = ChildTable.spawn, [int(os.environ["SCANS_KILLED"])]
@@ -179,7 +176,7 @@ def spawn(self, argv, **options):
     return child
 
 ChildTable.spawn = spawn
-sys.exit(main.run(sys.argv[1:]))
+runpy.run_path(".limits/wtrain")
 """
 
 

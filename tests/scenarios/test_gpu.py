@@ -16,9 +16,11 @@ import pytest
 from tests.nvml import ALL_LOST, FULL_W, IDLE_W, OFF_THE_BUS, STUCK_W, Gpus, device, library
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed
 from tests.support import (
+    FAST_LIMITS,
     MARKER,
     REPOSITORY,
     RunningWtrain,
+    changed,
     is_alive,
     marked_processes,
     program_command,
@@ -37,12 +39,13 @@ pytestmark = [
     pytest.mark.skipif(in_a_pid_namespace(), reason="in a container the driver's pids are others"),
 ]
 
-SEES = "  gpu: 'on'\n  learnt_hard_floor_s: 20\n  learnt_hard_factor: 20\n  learn_after: 5\n"
+SEES = "  gpu: 'on'\n"
+SOON = {"learnt_hard_floor_s": 20, "learnt_hard_factor": 20, "learn_after": 5}
 
 
 def start(cwd: Path, gpus: Gpus, *args: str) -> tuple[RunningWtrain, int]:
     """The run, and the pid of its training."""
-    config = write_fast_config(cwd)
+    config = write_fast_config(cwd, limits=changed(FAST_LIMITS, detection=SOON))
     config.write_text(config.read_text().replace("detection:\n", "detection:\n" + SEES))
     gpus.show(device(), device())
     options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")

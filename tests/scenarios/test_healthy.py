@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,10 @@ import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, last_line
 from tests.support import (
+    FAST_LIMITS,
     CompletedRun,
     RunningWtrain,
+    changed,
     is_alive,
     program_command,
     run_wtrain,
@@ -25,6 +27,7 @@ from tests.support import (
     wait_until,
     write_fast_config,
 )
+from watchdog_train.core.policy import Limits
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
@@ -117,23 +120,18 @@ for step in range(1, 61):
 
 
 def hung_once(
-    cwd: Path, source: str, limits: Mapping[str, str], *launcher: str, timeout_s: float = 200
+    cwd: Path, source: str, limits: Limits, *launcher: str, timeout_s: float = 200
 ) -> CompletedRun:
-    """A run of this script that ended well; `limits` take the place of parts of the fast ones."""
-    config = write_fast_config(cwd)
-    text = config.read_text()
-    for usual, short in limits.items():
-        text = text.replace(usual, short)
-    config.write_text(text)
+    """A run of this script that ended well."""
+    config = write_fast_config(cwd, limits=limits)
     (cwd / "train.py").write_text(source)
     options = ("--config", str(config), "--", sys.executable, *launcher, str(cwd / "train.py"))
     return run_wtrain("run", *options, cwd=cwd, timeout_s=timeout_s).check(0)
 
 
-LIVE_LOCK_LIMITS = {
-    "busy_s: 600": "busy_s: 4\n  learnt_hard_floor_s: 4",
-    "patience:\n": "patience:\n  live_lock_s: 8\n",
-}
+LIVE_LOCK_LIMITS = changed(
+    FAST_LIMITS, detection={"busy_s": 4, "learnt_hard_floor_s": 4}, patience={"live_lock_s": 8}
+)
 
 
 @pytest.mark.timeout(240)
@@ -223,7 +221,7 @@ for step in range(1, 41):
 @pytest.mark.timeout(240)
 def test_a_wait_in_the_kernel_is_said_first_and_ended_when_it_lasts(tmp_path: Path) -> None:
     """A real state D, of a parent in vfork; with limits of 4 and 12 s instead of 5 and 15 min."""
-    limits = {"detection:\n": "detection:\n  stuck_s: 4\n  stuck_stall_s: 12\n"}
+    limits = changed(FAST_LIMITS, detection={"stuck_s": 4, "stuck_stall_s": 12})
     run = hung_once(tmp_path, HELD, limits)
     stall = run.only("stall_declared")
     assert stall["basis"] == "uninterruptible", run.describe()

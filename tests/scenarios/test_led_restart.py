@@ -19,6 +19,7 @@ from tests.support import (
     run_directories,
     start_wtrain,
     write_fast_config,
+    wtrain_of,
 )
 
 pytestmark = [
@@ -33,12 +34,10 @@ pytestmark = [
 def start(cwd: Path, *words: str, tasks: int = 2) -> RunningWtrain:
     """Each task has a directory of its own for its runs, as machines without a shared disk have."""
     script = cwd / "task.sh"
-    script.write_text(
-        f'#!/bin/sh\nWTRAIN_RUNS_DIR=runs-$SLURM_PROCID exec {bin_path("wtrain")} "$@"\n'
-    )
+    script.write_text(f'#!/bin/sh\nWTRAIN_RUNS_DIR=runs-$SLURM_PROCID exec {wtrain_of(cwd)} "$@"\n')
     script.chmod(0o700)
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return start_wtrain(*words, cwd=cwd, env=env, wtrain=as_srun(tasks, script))
+    return start_wtrain(*words, cwd=cwd, env=env, wtrain=as_srun(tasks, str(script)))
 
 
 def run(cwd: Path, *program: str) -> RunningWtrain:

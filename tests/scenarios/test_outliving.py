@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import (
+    FAST_LIMITS,
     CompletedRun,
+    changed,
     program_command,
     run_wtrain,
     signals_of,
@@ -27,12 +29,10 @@ def run_fast(
     most_s: float = 60,
     timeout_s: float = 90,
 ) -> CompletedRun:
-    config = write_fast_config(cwd)
-    text = config.read_text().replace(
-        "outlive_s: 3", f"outlive_s: 1\n  outlive_working_s: {most_s}"
-    )
-    config.write_text(text.replace("recovery:", "recovery:\n  on_crash: stop"))
-    words = ("run", "--config", str(config), "--", *program_command(program, *words))
+    timing = {"outlive_s": 1, "outlive_working_s": most_s}
+    config = write_fast_config(cwd, limits=changed(FAST_LIMITS, timing=timing))
+    options = ("--config", str(config), "--on-crash", "stop")
+    words = ("run", *options, "--", *program_command(program, *words))
     return run_wtrain(*words, cwd=cwd, timeout_s=timeout_s)
 
 

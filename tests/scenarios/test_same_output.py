@@ -15,11 +15,11 @@ import pytest
 from tests.support import (
     STARTED,
     RunningWtrain,
-    bin_path,
     program_command,
     run_wtrain,
     scenario_environment,
     write_fast_config,
+    wtrain_of,
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario]
@@ -78,7 +78,7 @@ for step in range(1, 201):
     sys.stdout.write(f"{step:09d}\\n" * 10_000)
     sys.stderr.write(f"{step:09d}\\n" * 2_000)
 """
-SMALL_LOG = "  log_cap_bytes: 2000000\n"
+SMALL_LOG = "output: {log_cap_bytes: 2000000}\n"
 
 
 class SlowReader(threading.Thread):
@@ -103,7 +103,7 @@ class SlowReader(threading.Thread):
 def piped_wtrain(out: SlowReader, err: SlowReader, *args: str, cwd: Path) -> RunningWtrain:
     """A run of wtrain whose streams go to these readers."""
     config = write_fast_config(cwd, SMALL_LOG)
-    command = [str(bin_path("wtrain")), "run", "--config", str(config), *args]
+    command = [wtrain_of(cwd), "run", "--config", str(config), *args]
     process = subprocess.Popen(
         command,
         cwd=cwd,

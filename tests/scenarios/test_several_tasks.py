@@ -27,7 +27,6 @@ from tests.scenarios.checks import assert_blames
 from tests.support import (
     PROGRAMS,
     RunningWtrain,
-    bin_path,
     free_port,
     is_alive,
     of_type,
@@ -39,6 +38,7 @@ from tests.support import (
     types,
     wait_until,
     write_fast_config,
+    wtrain_of,
 )
 
 pytestmark = [
@@ -61,12 +61,12 @@ def start_job(cwd: Path, tasks: int, *program: str, port: int = 0) -> RunningWtr
         *("run", "--config", str(config), *resume, "--", *command),
         cwd=cwd,
         env={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port or free_port())},
-        wtrain=as_srun(tasks, bin_path("wtrain")),
+        wtrain=as_srun(tasks, wtrain_of(cwd)),
     )
 
 
-def as_srun(tasks: int, program: Path) -> list[str]:
-    return [sys.executable, str(PROGRAMS / "srun_like.py"), str(tasks), str(program)]
+def as_srun(tasks: int, program: str) -> list[str]:
+    return [sys.executable, str(PROGRAMS / "srun_like.py"), str(tasks), program]
 
 
 def ended(job: RunningWtrain, code: int = 0) -> str:
@@ -133,7 +133,7 @@ def test_the_tasks_of_a_sweep_are_left_alone(tmp_path: Path) -> None:
     """One of eight crashes and begins again by itself; the others end, each in its own time."""
     config = write_fast_config(tmp_path)
     command = ("run", "--config", str(config), "--", sys.executable, str(PROGRAMS / "sweep.py"))
-    job = start_wtrain(*command, cwd=tmp_path, wtrain=as_srun(8, bin_path("wtrain")))
+    job = start_wtrain(*command, cwd=tmp_path, wtrain=as_srun(8, wtrain_of(tmp_path)))
     done = job.result(200)
     found = {path.name: read_log(path) for path in run_directories(tmp_path)}
     assert done.returncode == 0, found

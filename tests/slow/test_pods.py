@@ -72,7 +72,7 @@ def start(network: Network, cwd: Path, number: int, again: int) -> RunningWtrain
         "HOSTNAME": name,
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "GLOO_SOCKET_IFNAME": network.names[number],
-        "PATH": f"{bin_path('wtrain').parent}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": f"{cwd}/.limits:{bin_path('wtrain').parent}:/usr/sbin:/usr/bin:/sbin:/bin",
     }
     pod = ("ip", "netns", "exec", network.names[number], "unshare", *NEW, "sh", "-c", SETUP, "sh")
     command = (*pod, str(network.hosts), name, "sh", "-c", script(cwd))

@@ -15,7 +15,6 @@ import pytest
 
 from tests.support import (
     REPOSITORY,
-    bin_path,
     children_of,
     of_type,
     program_command,
@@ -25,6 +24,7 @@ from tests.support import (
     signals_of,
     wait_until,
     write_fast_config,
+    wtrain_of,
 )
 
 SYSTEMD = "/usr/lib/systemd/systemd"
@@ -153,7 +153,14 @@ def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager
     """Killed with -9 it comes back and adopts; a stop saves first."""
     config = write_fast_config(tmp_path)
     unit = (REPOSITORY / "examples" / "wtrain.service").read_text()
-    run = (bin_path("wtrain"), "run", "--config", config, "--", *program_command("asks_to_stop.py"))
+    run = (
+        wtrain_of(tmp_path),
+        "run",
+        "--config",
+        config,
+        "--",
+        *program_command("asks_to_stop.py"),
+    )
     for key, value in (("WorkingDirectory", tmp_path), ("ExecStart", " ".join(map(str, run)))):
         unit = re.sub(f"(?m)^{key}=.*", f"{key}={value}", unit)
     place = Path(manager.env["XDG_CONFIG_HOME"]) / "systemd" / "user"

@@ -59,7 +59,7 @@ def test_the_supervisor_is_killed(
 def test_a_loud_training_is_left_in_peace(how: str, tmp_path: Path) -> None:
     """Hundreds of MB of output, or thousands of children: nothing is killed, nothing piles up."""
     cap_bytes = 1 << 20
-    config = write_fast_config(tmp_path, f"  log_cap_bytes: {cap_bytes}\n")
+    config = write_fast_config(tmp_path, f"output: {{log_cap_bytes: {cap_bytes}}}\n")
     command = program_command("loud.py", how)
     run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=180)
     run.check(0)

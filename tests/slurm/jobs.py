@@ -112,7 +112,9 @@ def submit(
     batch = cwd / "job.sh"
     batch.write_text(text.replace("#SBATCH --gpus-per-node=8\n", ""))
     environment = {**os.environ, **scenario_environment(cwd)}
-    environment["PATH"] = f"{bin_path('wtrain').parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = os.pathsep.join(
+        (str(cwd / ".limits"), str(bin_path("wtrain").parent), environment["PATH"])
+    )
     options = (f"--nodes={nodes}", "--job-name=job", *asked)
     number = _slurm("sbatch", "--parsable", *options, str(batch), env=environment, cwd=cwd)
     return Job(int(number), cwd, environment)

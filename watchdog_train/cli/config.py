@@ -15,8 +15,6 @@ from watchdog_train.cli.screen import echo
 from watchdog_train.config import ConfigError, Problem, dump_policy, explain, load
 from watchdog_train.config.text import shown_values
 from watchdog_train.errors import WtrainError
-from watchdog_train.explain.patience import table
-from watchdog_train.report.patience_text import table_text
 
 
 @click.group()
@@ -68,14 +66,6 @@ def check(file: Path | None, as_json: bool) -> int:
 
 @config.command(name="explain")
 @click.argument("key", default="", metavar="[KEY]")
-@policy_options
-def explain_(key: str, **params: Any) -> None:
-    """Say what a setting or a section is; without KEY, list all settings.
-
-    `wtrain config explain patience` prints how long each kind of wait is given, with the settings
-    in effect.
-    """
+def explain_(key: str) -> None:
+    """Say what a setting or a section is; without KEY, list all settings."""
     echo(explain(key))
-    if key == "patience":
-        policy = policy_from(params).policy
-        echo(f"\n{table_text(table(policy.detection, policy.patience))}")

@@ -25,6 +25,8 @@ TYPE_CHECKING = False  # typing takes 2 ms to import
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from watchdog_train.core.policy import Limits
+
 COMPLETE = "_WTRAIN_COMPLETE"
 """Set by a shell's function that asks for completions; name and values of click."""
 EXIT_BROKEN_PIPE = 141
@@ -32,21 +34,21 @@ EXIT_BROKEN_PIPE = 141
 _CRASH_CHARACTERS = 200_000
 
 
-def main() -> None:
-    """Entry point of the console script."""
+def main(limits: Limits | None = None) -> None:
+    """Entry point of the console script; a test passes limits of its own."""
     gc.set_threshold(100_000)  # importing makes much and leaves no garbage: 6 % of a start
     _open_closed_streams()
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], limits)
     _flush(sys.stdout, sys.stderr)
     # A normal exit of the interpreter takes 20 ms and is not needed: output is flushed, children
     # have sessions of their own, and the run's log is closed.
     os._exit(code)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], limits: Limits | None = None) -> int:
     """Run one command line; every failure ends here, as words on stderr and an exit code."""
     try:
-        code = _dispatch(list(arguments))
+        code = _dispatch(list(arguments), limits)
         sys.stdout.flush()
     except WtrainError as error:
         _say(error.render())
@@ -63,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     return code
 
 
-def _dispatch(arguments: list[str]) -> int:
+def _dispatch(arguments: list[str], limits: Limits | None) -> int:
     if arguments[:1] == ["--version"]:
         from watchdog_train import __version__
 
@@ -80,7 +82,7 @@ def _dispatch(arguments: list[str]) -> int:
         return answer(group, instruction)
     try:
         # Not group.main(): it ends the process itself, with 1, when stdout is closed.
-        with group.make_context("wtrain", arguments or ["--help"]) as context:
+        with group.make_context("wtrain", arguments or ["--help"], obj=limits) as context:
             result = group.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -15,6 +15,7 @@ from watchdog_train.config import LoadedPolicy, load
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.schema import FLAG_OF_KEY, settings
 from watchdog_train.config.text import scalar
+from watchdog_train.core.policy import Limits
 
 _OF_REMEDIES = {"--with", "--without", "--allow"}
 _METAVARS = {
@@ -64,6 +65,7 @@ def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:
         params.get("config_file"),
         params.get("preset"),
         {key: value for key, value in overrides.items() if value not in (None, ())},
+        limits=click.get_current_context().find_object(Limits),
     )
 
 

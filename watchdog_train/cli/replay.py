@@ -14,24 +14,26 @@ import click
 from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import config_option, json_option, runs_dir_option
 from watchdog_train.cli.screen import echo
-from watchdog_train.config import ConfigError, load
-from watchdog_train.core.policy import Policy
+from watchdog_train.config import load_policy
+from watchdog_train.core.fold import evolve
+from watchdog_train.core.policy import Limits, Policy
 from watchdog_train.core.traces.replaying import Replay
 from watchdog_train.core.traces.trace_reading import TraceReader
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.recorded_looks import RecordedLooks
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import columns, duration
+from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.resolve import resolve
 from watchdog_train.store.run_paths import LATEST
 from watchdog_train.store.trace_file import trace_lines
 
 
 class _Source(NamedTuple):
-    """A trace, and the settings that belong to it."""
+    """A trace, and the limits of its run."""
 
     path: Path
-    config: Path | None
+    limits: Limits | None
     title: str
 
 
@@ -50,7 +52,7 @@ def replay(
     In a file that does not, every look says "unknown".
     """
     chosen = _source(source, runs_dir)
-    policy = _policy(chosen, config_file)
+    policy = _policy(chosen.limits, config_file)
     reader = TraceReader()
     looks = RecordedLooks(policy, reader)
     judged = Replay(policy, looks.answer)
@@ -101,21 +103,14 @@ def _source(reference: str | None, runs_dir: Path | None) -> _Source:
             hint="its directory was copied without it, or the disk was full",
             reference="trace-missing",
         )
-    return _Source(run.trace, run.config if run.config.is_file() else None, run.run_id)
+    log = read_events(run.events, strict=False, spill_dir=run.spill_dir)
+    return _Source(run.trace, evolve.replay(log.events).limits, run.run_id)
 
 
-def _policy(chosen: _Source, config_file: Path | None) -> Policy:
-    try:
-        return load(config_file or chosen.config).policy
-    except ConfigError as error:
-        if config_file is not None or chosen.config is None:
-            raise
-        # Written by another version of wtrain: the samples are worth a look all the same.
-        echo(
-            f"wtrain: the run's own settings cannot be used, the defaults are: {error.message}",
-            err=True,
-        )
-        return load(None).policy
+def _policy(limits: Limits | None, config_file: Path | None) -> Policy:
+    if limits is None or config_file is not None:
+        return load_policy(config_file)
+    return Policy(detection=limits.detection, patience=limits.patience, timing=limits.timing)
 
 
 def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:

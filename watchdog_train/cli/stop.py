@@ -101,12 +101,13 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
 def _limit_s(run: RunDirectory, mode: Mode) -> float:
     """The sum of the time limits of all stages, by the settings of the run."""
     try:
-        stopping = load_policy(run.config, None, {}).stopping
+        policy = load_policy(run.config, None, {})
     except WtrainError:
         return UNKNOWN_LIMITS_S
+    stopping = policy.stopping
     total_s = stopping.hang_grace_s + KEEPER_S + 2 * KILL_S + MARGIN_S
     if mode == "soft":
-        total_s += max(stopping.ask_s, stopping.ask_most_s)
+        total_s += max(stopping.ask_s, policy.timing.ask_most_s)
         total_s += stopping.grace_s + stopping.hang_grace_s
     return total_s
 

@@ -17,7 +17,7 @@ from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.reading import ConfigError, Problem, read_config_file
 from watchdog_train.config.schema import parse_duration
 from watchdog_train.config.text import dump_policy, explain
-from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy import Limits, Policy
 
 __all__ = [
     "ConfigError",
@@ -49,6 +49,7 @@ def load(
     overrides: Mapping[str, Any] | None = None,
     *,
     directory: Path | None = None,
+    limits: Limits | None = None,
 ) -> LoadedPolicy:
     """The settings in effect.
 
@@ -57,6 +58,7 @@ def load(
         preset: name of a preset.
         overrides: from flags and variables, by key; a None is no override.
         directory: where to look for `wtrain.yaml`; None: the working directory.
+        limits: of the run, where it has begun; None: the defaults.
 
     Raises:
         ConfigError: with every problem of the preset's name, the file and the overrides.
@@ -94,10 +96,7 @@ def load(
     if not problems:
         if preset is not None:
             _keep_remedies_of(preset, values)
-        policy = schema.build(values)
-        problems = _contradictions(policy, origin)
-        if not problems:
-            return LoadedPolicy(policy, tuple(sources), origin)
+        return LoadedPolicy(schema.build(values, limits), tuple(sources), origin)
     raise ConfigError(problems, str(file) if file else "settings")
 
 
@@ -107,9 +106,10 @@ def load_policy(
     overrides: Mapping[str, Any] | None = None,
     *,
     directory: Path | None = None,
+    limits: Limits | None = None,
 ) -> Policy:
     """The policy alone; see load()."""
-    return load(file, preset, overrides, directory=directory).policy
+    return load(file, preset, overrides, directory=directory, limits=limits).policy
 
 
 def _keep_remedies_of(preset: str, values: dict[str, Any]) -> None:
@@ -130,33 +130,3 @@ def _unknown_preset(preset: str) -> Problem:
         f"did you mean '{near}'?" if near else "there are: " + ", ".join(PRESETS),
         "config-unknown-preset",
     )
-
-
-_NOT_ABOVE = (
-    ("detection.silence_s", "detection.busy_s"),
-    ("detection.silence_s", "detection.learnt_hard_floor_s"),
-    ("detection.learnt_hard_floor_s", "detection.learnt_cap_s"),
-    ("detection.learnt_factor", "detection.learnt_hard_factor"),
-    ("recovery.backoff_first_s", "recovery.backoff_cap_s"),
-    ("patience.unknown_s", "patience.unknown_early_s"),
-    ("evidence.process_s", "evidence.total_s"),
-)
-"""Pairs of settings of which the first must not be larger than the second."""
-
-
-def _contradictions(policy: Policy, origin: Mapping[str, str]) -> list[Problem]:
-    values = schema.flatten(policy)
-    found = []
-    for lower, upper in _NOT_ABOVE:
-        if values[lower] > values[upper]:
-            blamed = lower if lower in origin else upper
-            found.append(
-                Problem(
-                    origin.get(blamed, "settings"),
-                    blamed,
-                    f"{lower} ({values[lower]:g}) is larger than {upper} ({values[upper]:g}).",
-                    None,
-                    "config-contradiction",
-                )
-            )
-    return found

@@ -79,7 +79,6 @@ PRESETS: dict[str, Preset] = {
                 5,
                 "the I/O of a process is not told there, so CPU time must be low for longer",
             ),
-            "detection.late_poll_s": (10.0, "App Nap and swapping delay our own looks"),
             "evidence.process_s": (15.0, "py-spy runs as root there, which takes longer to start"),
         },
     ),

@@ -1,4 +1,4 @@
-"""Every setting as one row, read off the types of core.policy: key, kind, bounds, default, reason.
+"""Every setting as one row, read off the described fields of core.policy.Policy.
 
 Must not know where values come from.
 """
@@ -16,9 +16,9 @@ from typing import Any, Literal
 import msgspec
 import msgspec.inspect
 
-from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy import Limits, Policy
 
-Kind = Literal["time", "number", "whole number", "true or false", "text", "choice", "list of texts"]
+Kind = Literal["time", "whole number", "true or false", "text", "choice", "list of texts"]
 
 FLAG_OF_KEY = {
     "name": "--name",
@@ -49,7 +49,6 @@ FLAG_OF_KEY = {
 """Settings that have a flag of `wtrain run`."""
 
 _DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})\s*(?P<unit>s|m|h|d)?\s*")
-_EXPONENT = re.compile(r"[+-]?\d{1,20}(\.\d{0,20})?[eE][+-]?\d{1,3}")
 _SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_TEXT = 4096
 
@@ -98,7 +97,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def unit(self) -> str | None:
         """What the number counts."""
         name = self.key.rpartition(".")[2]
-        units = {"_bytes_s": "bytes per second", "_s": "seconds", "_bytes": "bytes"}
+        units = {"_s": "seconds", "_bytes": "bytes"}
         return next((unit for end, unit in units.items() if name.endswith(end)), None)
 
     @property
@@ -123,7 +122,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
             if self.optional:
                 return None
             raise BadValueError(f"null is not {self.wanted}")
-        if self.kind in {"time", "number", "whole number"}:
+        if self.kind in {"time", "whole number"}:
             return self._number(value)
         if self.kind == "list of texts":
             if not isinstance(value, list | tuple):
@@ -148,8 +147,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def _number(self, value: Any) -> float | int:
         if isinstance(value, str) and self.kind == "time":
             value = parse_duration(value)
-        if isinstance(value, str) and self.kind == "number" and _EXPONENT.fullmatch(value):
-            value = float(value)  # YAML 1.1 reads 1e-9 as a text: it wants 1.0e-9
         allowed = int if self.kind == "whole number" else (int, float)
         if isinstance(value, bool) or not isinstance(value, allowed):
             raise BadValueError(f"{_shown(value)} is not {self.wanted}")
@@ -241,12 +238,15 @@ def _read_off() -> tuple[dict[str, Setting], dict[str, str]]:
         if isinstance(kind, msgspec.inspect.Metadata):
             text, kind = str((kind.extra_json_schema or {}).get("description", "")), kind.type
         if not isinstance(kind, msgspec.inspect.StructType):
-            found[key] = _setting(key, kind, default, text)
+            if text:
+                found[key] = _setting(key, kind, default, text)
             return
-        about[key] = text or " ".join((kind.cls.__doc__ or "").split())
+        known = len(found)
         for field in kind.fields:
             name = f"{key}.{field.name}" if key else field.name
             collect(field.type, getattr(default, field.name), name)
+        if len(found) > known:
+            about[key] = " ".join((kind.cls.__doc__ or "").split())
 
     collect(msgspec.inspect.type_info(Policy), Policy(), "")
     return found, about
@@ -258,15 +258,15 @@ def children(section: str) -> dict[str, str]:
     return {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == section}
 
 
-def build(values: Mapping[str, Any]) -> Policy:
-    """The policy with these checked values; all other settings have their defaults."""
-    nested: dict[str, Any] = {}
-    for key, setting in settings().items():
+def build(values: Mapping[str, Any], limits: Limits | None = None) -> Policy:
+    """The policy with these checked values; all else is as in `limits`, or has its default."""
+    nested: dict[str, Any] = msgspec.to_builtins(limits or Limits())
+    for key, value in values.items():
         *path, last = key.split(".")
         place = nested
         for name in path:
             place = place.setdefault(name, {})
-        place[last] = values.get(key, setting.default)
+        place[last] = value
     return msgspec.convert(nested, type=Policy)
 
 
@@ -287,12 +287,9 @@ def _setting(key: str, kind: msgspec.inspect.Type, default: Any, text: str) -> S
         case msgspec.inspect.IntType(ge=least, le=most):
             return Setting(kind="whole number", least=least, most=most, **row)
         case msgspec.inspect.FloatType(gt=above, ge=least, le=most):
-            time = key.endswith("_s") and not key.endswith("_bytes_s")
-            if optional and time:
+            if optional:
                 above = 0.0  # Meta cannot bound a union; null, not zero, turns a limit off
-            return Setting(
-                kind="time" if time else "number", above=above, least=least, most=most, **row
-            )
+            return Setting(kind="time", above=above, least=least, most=most, **row)
         case msgspec.inspect.LiteralType(values=values):
             return Setting(kind="choice", choices=tuple(str(value) for value in values), **row)
         case msgspec.inspect.VarTupleType():

@@ -208,7 +208,7 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
 def _pursue_kill(
     observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
-    ask_until = asking.ask_until(observation, state, policy.stopping)
+    ask_until = asking.ask_until(observation, state, policy)
     return kill.pursue_all(observation, state, policy.stopping, ask_until=ask_until)
 
 
@@ -250,7 +250,7 @@ def _wind_up_one(
         return Wait(until=observation.now + 0.1)
     if left and not failed and state.stop is None:
         since = sight.exited_at or tree.ended_mono
-        waits = outliving.wait_for(observation, state, policy.stopping, since)
+        waits = outliving.wait_for(observation, state, policy.timing, since)
         if waits is not None:
             return waits
     if left:

@@ -247,7 +247,7 @@ def _quiet(
     since = max(sampled - verdict.quiet_s, look.since_mono)
     over_at = since + limit_s if limit_s is not None else float("inf")
     if sampled < over_at:
-        if observation.now >= _look_at(state, look, over_at, takes_s=policy.evidence.look_s):
+        if observation.now >= _look_at(state, look, over_at, takes_s=policy.timing.look_s):
             return _look(observation, verdict)
         if over_at >= observation.now + policy.detection.poll_s:
             return None

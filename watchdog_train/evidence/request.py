@@ -18,7 +18,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
-from watchdog_train.core.policy.patience import Patience as Limits
+from watchdog_train.core.policy import WaitLimits
 from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
 from watchdog_train.trusted_files import open_read, remove
 from watchdog_train.whole_files import read_json
@@ -63,7 +63,7 @@ class EvidenceRequest(Value):
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
     gpu_seen: GpuSeen = GpuSeen()
     silence: Silence = Silence()
-    patience: Limits = Limits()
+    patience: WaitLimits = WaitLimits()
     done: tuple[str, ...] = ()
     """What was or will be done about it, for SUMMARY.md."""
 

@@ -6,7 +6,8 @@ What is not known never shortens what is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from typing import get_args
 
 import msgspec
 
@@ -15,30 +16,11 @@ from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.explanation import Patience, PatienceRow, Silence
-from watchdog_train.core.policy import Detection
-from watchdog_train.core.policy.patience import Patience as Limits
+from watchdog_train.core.policy import WaitLimits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import silent_nodes, standstill
 from watchdog_train.explain.graph import Node, Waits
 
-ROWS: tuple[tuple[PatienceRow, str], ...] = (
-    ("proven", "nobody can ever end the wait, seen in two samples"),
-    ("dead-holder", "a lock file whose owner, of this machine, is dead"),
-    ("releaser-died", "the thread that had to end it died of an exception; nothing else works"),
-    ("nobody-left", "all who could end it are idle, or all ranks are in the same collective"),
-    ("fifo", "a FIFO whose other end nobody has open, in training or a save"),
-    ("unknown", "what it waits for is not known; and what a false alarm would cost"),
-    ("at-work", "it works, though quietly: as unknown"),
-    ("network", "another machine is to answer"),
-    ("poll", "it asks again, sleeps again at the same line, listens, or may be woken from outside"),
-    ("outsider", "a living process of this machine that is no part of the job"),
-    ("sleep", "one sleep: until its end"),
-    ("stopped", "stopped, frozen or held by a debugger: detection.stopped_timeout_s"),
-    ("service", "a worker of Celery or RQ without a task: for ever"),
-    ("input", "somebody is to type: for ever"),
-    ("live-lock", "over the hard limit, busy with asking again and again; from its first sample"),
-)
-"""Each row and when it applies."""
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
 _SERVES = (
     "asynloop|synloop (celery/worker/loops.py) || workloop|wait_for_job (billiard/pool.py) || "
@@ -52,7 +34,7 @@ _FOR_RANKS = (x.CollectiveWait, x.StoreWait, w.ChildWait)
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
 
 
-def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:
+def limit_s(row: PatienceRow, silence: Silence, limits: WaitLimits) -> float | None:
     """Seconds of quiet before a row is a stall; None: never by itself."""
     saving = silence.phase in ("eval", "checkpoint")
     least_s = limits.proven_s
@@ -79,30 +61,13 @@ def limit_s(row: PatienceRow, silence: Silence, limits: Limits) -> float | None:
     return None if found is None else max(found, least_s)
 
 
-def table(
-    detection: Detection, limits: Limits
-) -> Iterator[tuple[PatienceRow, tuple[float | None, ...], str]]:
-    """Each row: seconds in training, a save, an evaluation, before the third step; and when."""
-    silences = (
-        Silence(),
-        Silence(phase="checkpoint"),
-        Silence(phase="eval"),
-        Silence(early=True),
-    )
-    for row, when in ROWS:
-        limits_s = tuple(limit_s(row, silence, limits) for silence in silences)
-        if row == "stopped":
-            limits_s = (detection.stopped_timeout_s,) * len(silences)
-        yield row, limits_s, when
-
-
 def patience(
     graph: Mapping[Node, Waits],
     doing: Mapping[Node, x.Standstill],
     silent: Iterable[Node],
     *,
     silence: Silence,
-    limits: Limits,
+    limits: WaitLimits,
     rows: Mapping[Node, PatienceRow] | None = None,
 ) -> Patience:
     """The patience with a job whose silent ranks all have to move.
@@ -119,7 +84,7 @@ def patience(
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
-def judge(facts: Chains, *, silence: Silence, limits: Limits) -> Patience:
+def judge(facts: Chains, *, silence: Silence, limits: WaitLimits) -> Patience:
     """The patience with a job of which this evidence was taken."""
     evidence = facts.evidence
     if evidence.exchanging:
@@ -186,7 +151,7 @@ class _Table:
         graph: Mapping[Node, Waits],
         doing: Mapping[Node, x.Standstill],
         silence: Silence,
-        limits: Limits,
+        limits: WaitLimits,
         rows: Mapping[Node, PatienceRow],
     ) -> None:
         self._graph = graph
@@ -311,7 +276,7 @@ def row_of(doing: x.Doing, still: x.Standstill) -> PatienceRow:  # noqa: PLR0912
             return "unknown"
 
 
-_ORDER = [row for row, _ in ROWS]
+_ORDER = get_args(PatienceRow)
 
 
 def _length(one: Patience) -> tuple[float, int]:

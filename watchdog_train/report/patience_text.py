@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Explanation, Patience, PatienceRow
 from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.report.explanation_text import what_happened
-from watchdog_train.report.words import clean, columns, duration
+from watchdog_train.report.words import clean, duration
 
 EXPECT_FACTOR = 1.5
 """A pause that is announced should be announced somewhat longer than it was."""
@@ -76,20 +75,6 @@ def what(patience: Patience, silent_s: float | None = None) -> str:
     if line is None or root.own is not None:
         return text
     return f"{text} Asked for at {clean(line.file, 200)}:{line.line}."
-
-
-def table_text(table: Iterable[tuple[PatienceRow, tuple[float | None, ...], str]]) -> str:
-    """`wtrain config explain patience`: the first row that fits the root's wait applies."""
-    rows: list[tuple[str, ...]] = [("waits for", "training", "save", "evaluation", "start", "")]
-    for row, limits_s, when in table:
-        rows.append((row, *(_limit(row, one) for one in limits_s), when))
-    return "\n".join(columns(rows))
-
-
-def _limit(row: PatienceRow, limit_s: float | None) -> str:
-    if limit_s is not None:
-        return duration(limit_s)
-    return "its end" if row == "sleep" else "no limit"
 
 
 def pause_sentence(event: e.SuspicionEnded) -> str | None:

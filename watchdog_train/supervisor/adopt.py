@@ -66,7 +66,7 @@ def adopt_run(
             task = None  # it is stopped without the others
         session = RunSession(
             directory,
-            load_policy(directory.config, None, {}),
+            load_policy(directory.config, None, {}, limits=state.limits),
             remedies,
             terminal=terminal,
             display=display,

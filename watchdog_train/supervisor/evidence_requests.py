@@ -19,7 +19,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy, RankEnd, Sample
 from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
-from watchdog_train.core.policy.recovery import Recovery
+from watchdog_train.core.policy import Recovery
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.slots import read_saves
@@ -69,7 +69,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
     ) -> EvidenceRequest:
         context, sight = self.context, self.sight
         attempt_dir = context.directory.attempt(_number(self.state))
-        limits = context.policy.evidence
+        policy = context.policy
         files = _files(attempt_dir)
         members = (sample.member for sample in sight.sample.members)
         return EvidenceRequest(
@@ -87,15 +87,15 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
             log_files=tuple(str(attempt_dir / name) for name in STREAM_FILES if name in files),
-            deadline_s=limits.look_s if mode == "look" else limits.total_s,
-            process_s=limits.process_s,
-            kill_follows=mode == "full" and kills(why, context.policy.recovery),
+            deadline_s=policy.timing.look_s if mode == "look" else policy.evidence.total_s,
+            process_s=policy.evidence.process_s,
+            kill_follows=mode == "full" and kills(why, policy.recovery),
             exit=sight.exit,
             last_save=next(iter(read_saves(attempt_dir, 1)), None) if why == "crash" else None,
             command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
             gpu_seen=msgspec.structs.replace(self.gpu_seen, uses=_uses(sight.sample)),
-            patience=context.policy.patience,
+            patience=policy.patience,
             done=self._what_follows(why),
         )
 

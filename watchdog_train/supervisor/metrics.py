@@ -30,7 +30,7 @@ class Metrics:
 
     def __init__(self, policy: Policy, *, cwd: str) -> None:
         wanted = policy.metrics
-        self._every_s = wanted.every_s
+        self._every_s = policy.timing.metrics_s
         self._file = Path(cwd) / wanted.file if wanted.file is not None else None
         self._next = 0.0
         self._writer = NewestText(_replace)

@@ -80,7 +80,7 @@ def own_part(
     Raises:
         WtrainError: the run was one of a job, and this is not that job.
     """
-    policy = load_policy(run.config, None, changed)
+    policy = load_policy(run.config, None, changed, limits=state.limits)
     before = state.crew.task if state.crew is not None else None
     task = own_task(os.environ, current(), policy.job, state.launcher)
     task = task if before is not None or is_led(task, policy.job) else None
@@ -132,7 +132,7 @@ def start_agent(
     """
     state = _read(run)
     settings = {**changed, "runs_dir": str(_home(run))}
-    policy = load_policy(run.config, None, settings)
+    policy = load_policy(run.config, None, settings, limits=state.limits)
     _refuse_missing_place(state)
     os.chdir(state.cwd)
     os.environ.update(environment)
@@ -175,7 +175,7 @@ def reopen_run(
     # Somebody else may have gone on with it while we waited for the lock.
     state = _read(directory)
     _refuse(state, system)
-    policy = _policy(directory, changed, with_remedies, allow)
+    policy = _policy(directory, state, changed, with_remedies, allow)
     environment = environment_of(task, environment)
     if policy.recovery.duplicates != "ignore":
         live = live_runs(boot_id=system.boot_id())
@@ -286,12 +286,13 @@ def _refuse_missing_place(state: State) -> None:
 
 def _policy(
     directory: RunDirectory,
+    state: State,
     changed: Settings,
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
 ) -> Policy:
     """The run's settings and what was added: they are in effect from now on."""
-    policy = load_policy(directory.config, None, changed)
+    policy = load_policy(directory.config, None, changed, limits=state.limits)
     recovery = policy.recovery
     merged = msgspec.structs.replace(
         recovery,

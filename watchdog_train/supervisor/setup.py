@@ -261,6 +261,7 @@ class RunSession:
                 slot_dir=str(self.context.slot_dir) if self.context.slot_dir else None,
                 wtrain_version=watchdog_train.__version__,
                 launcher=launcher,
+                limits=self.context.policy.limits,
                 resume=plans.way(State(argv=argv), recovery.resume_arg, (), None),
                 report_only=recovery.observe,
                 max_restarts=recovery.max_restarts if restarts else None,

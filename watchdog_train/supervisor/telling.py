@@ -8,7 +8,7 @@ from __future__ import annotations
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.notices.news import run_progress
-from watchdog_train.core.policy.telling import Output
+from watchdog_train.core.policy import Output
 from watchdog_train.report.summary import PREFIX, progress_line, status_line
 from watchdog_train.supervisor.display import Display
 
@@ -30,14 +30,14 @@ class Telling:
     def tell(self, state: State, observation: Observation) -> None:
         """Show the line, or say one if it is time."""
         policy, display = self._policy, self._display
-        if policy.quiet:
+        if policy.quiet or policy.progress_line_s is None:
             return
-        if display.has_status_line and policy.status_line:
+        if display.has_status_line:
             if observation.now - self._line_at >= LINE_EVERY_S:
                 self._line_at = observation.now
                 progress = run_progress(observation.sample, state, observation.steps_s)
                 display.show_status(status_line(state, observation, progress))
-        elif policy.progress_line_s is not None:
+        else:
             self._say(state, observation, policy.progress_line_s)
 
     def _say(self, state: State, observation: Observation, every_s: float) -> None:

@@ -71,7 +71,7 @@ def budget_for(
         fresh_phase: nothing has progressed since the phase was entered: worker start-up and
             warm-up are not in the learnt gaps, so the default applies as well.
         factor: lengthening earned by an earlier stall that recovered by itself.
-        detection: the policy.
+        detection: the limits.
     """
     soft_s, hard_s = detection.silence_s, busy_s(phase, detection)
     learnt = phase in LEARNING_PHASES and len(gaps) >= detection.learn_after
@@ -91,4 +91,4 @@ def budget_for(
         hard_s = min(detection.learnt_cap_s, hard_s * factor)
     else:
         soft_s, hard_s = soft_s * factor, hard_s * factor
-    return Budget(soft_s=soft_s, hard_s=hard_s, learnt=learnt)
+    return Budget(soft_s=soft_s, hard_s=max(soft_s, hard_s), learnt=learnt)

@@ -120,7 +120,7 @@ def waits_in_vain(
     Args:
         track: what the detector remembers.
         sample: the poll of this moment.
-        detection: the policy.
+        detection: the limits.
         budgets: of each living rank now.
         expecting: those that have announced their silence.
         quiet: whether the whole job is quiet. A job that is busy gets more time: NCCL waits spin,

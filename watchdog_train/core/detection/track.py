@@ -203,7 +203,8 @@ def _slept_s(track: Track, sample: Sample, detection: Detection) -> float:
     suspended_s = _suspended_s(track, sample)
     if suspended_s > 1.0:
         return suspended_s
-    return sample.late_s if sample.late_s > detection.late_poll_s else 0.0
+    least_s = max(detection.late_s, detection.late_polls * detection.poll_s)
+    return sample.late_s if sample.late_s > least_s else 0.0
 
 
 def _suspended_s(track: Track, sample: Sample) -> float:

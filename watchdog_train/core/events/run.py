@@ -2,6 +2,7 @@
 
 from watchdog_train.core.events.base import Event, TreeEvent
 from watchdog_train.core.model import GuiltyNode, Outcome, ProcessId, Value, Why
+from watchdog_train.core.policy import Limits
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 
@@ -28,6 +29,8 @@ class RunStarted(Event):
     """--observe: nothing is killed and nothing is restarted."""
     max_restarts: int | None = None
     """None: unknown, or the settings never restart."""
+    limits: Limits = Limits()
+    """What the run is judged by; a supervisor that adopts it and `wtrain replay` use the same."""
 
 
 class Adopted(Event):

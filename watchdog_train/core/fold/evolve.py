@@ -172,6 +172,7 @@ def _run_started(state: State, event: e.RunStarted) -> State:
         host=event.host,
         argv=event.argv,
         options=event.options,
+        limits=event.limits,
         launcher=event.launcher,
         resume_way=event.resume,
         report_only=event.report_only,

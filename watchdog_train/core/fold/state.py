@@ -38,6 +38,7 @@ from watchdog_train.core.model import (
     Value,
     Why,
 )
+from watchdog_train.core.policy import Limits
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 
@@ -332,6 +333,7 @@ class State(Value):
     host: str = ""
     argv: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    limits: Limits = Limits()
     launcher: Launcher | None = None
     """What starts the ranks; None: the command does not name it."""
     report_only: bool = False

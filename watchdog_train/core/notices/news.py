@@ -315,7 +315,7 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
     since_s = observation.now - state.progress_mono
     launched = state.attempt.launching_mono if state.attempt is not None else observation.now
     seldom_s = min(SELDOM_S, SELDOM_SHARE * (observation.now - launched))
-    if since_s >= max(policy.output.progress_every_s, seldom_s):
+    if since_s >= max(policy.timing.progress_s, seldom_s):
         return True
     if since_s < PHASE_EVERY_S:
         return False

@@ -56,7 +56,7 @@ def between_attempts(
     if _is_over(state, policy):
         if observing and kill.live(observation.sample):
             since = attempt.ended_mono
-            waits = outliving.wait_for(observation, state, policy.stopping, since)
+            waits = outliving.wait_for(observation, state, policy.timing, since)
             if waits is not None:
                 return waits
         if asking.looks_for_proof(observation, state):

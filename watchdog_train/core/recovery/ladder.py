@@ -290,7 +290,7 @@ def _restart(
     delay_s = 0.0
     if ids(plan) == ids(case.attempt.plan) and not _is_first(case):
         doublings = min(max(len(tries(case)) - 1, 0), 30)
-        delay_s = min(recovery.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
+        delay_s = min(case.policy.timing.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
     return Restart(
         plan=plan,
         rejected=case.choice.rejected,

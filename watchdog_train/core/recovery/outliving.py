@@ -12,7 +12,7 @@ from watchdog_train.core.actions import Observation, Record, TreeSight, Wait
 from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import ExitStatus, MemberSample, RankEnd, Why
-from watchdog_train.core.policy import Policy, Stopping
+from watchdog_train.core.policy import Policy, Timing
 from watchdog_train.core.recovery import kill
 
 SAID_AFTER_S = 5.0
@@ -36,7 +36,7 @@ def exit_of(
         end.identity == tree.root and end.step is not None for end in sight.sample.ended
     )
     going = [one for one in others if one.member.pid in known or _trains(one)]
-    if own_steps and not _grows(observation, sight, policy.stopping):
+    if own_steps and not _grows(observation, sight, policy.timing):
         going = []  # a helper that has made steps before
     if going:
         new = tuple(one.member.pid for one in going if one.member.pid not in known)
@@ -58,31 +58,31 @@ def exit_of(
     if any(one.slot is not None for one in others):
         until = max(sight.exited_at, observation.busy_at) + policy.patience.unknown_early_s
     elif any(one.member.name.startswith("python") for one in others):
-        until = _until(sight.exited_at, observation, policy.stopping)
-    return _wait(observation, state, policy.stopping, sight.exited_at, until=until) or status
+        until = _until(sight.exited_at, observation, policy.timing)
+    return _wait(observation, state, policy.timing, sight.exited_at, until=until) or status
 
 
 def wait_for(
-    observation: Observation, state: State, stopping: Stopping, since: float
+    observation: Observation, state: State, timing: Timing, since: float
 ) -> Record | Wait | None:
     """For what outlives a success that came at `since`; None: its time is over."""
-    until = _until(since, observation, stopping)
-    return _wait(observation, state, stopping, since, until=until)
+    until = _until(since, observation, timing)
+    return _wait(observation, state, timing, since, until=until)
 
 
-def _until(since: float, observation: Observation, stopping: Stopping) -> float:
-    idle = max(since, observation.busy_at) + stopping.outlive_s
-    return min(idle, since + max(stopping.outlive_s, stopping.outlive_working_s))
+def _until(since: float, observation: Observation, timing: Timing) -> float:
+    idle = max(since, observation.busy_at) + timing.outlive_s
+    return min(idle, since + max(timing.outlive_s, timing.outlive_working_s))
 
 
 def _wait(
-    observation: Observation, state: State, stopping: Stopping, since: float, *, until: float
+    observation: Observation, state: State, timing: Timing, since: float, *, until: float
 ) -> Record | Wait | None:
     now, found = observation.now, observation.sample.outliving
     if now >= until:
         return None
     if found and observation.busy_at - since >= SAID_AFTER_S and "outlives" not in state.notices:
-        why = Why("outlives", outliving=found, limit_s=stopping.outlive_working_s)
+        why = Why("outlives", outliving=found, limit_s=timing.outlive_working_s)
         pids = tuple(one.pid for one in found)
         return Record(events=(e.Noticed(kind="outlives", pids=pids, why=why),))
     return Wait(until=min(until, now + LOOK_AGAIN_S))
@@ -100,10 +100,10 @@ def _trains(one: MemberSample) -> bool:
     return one.slot is not None and one.slot.trains and not one.slot.exiting
 
 
-def _grows(observation: Observation, sight: TreeSight, stopping: Stopping) -> bool:
+def _grows(observation: Observation, sight: TreeSight, timing: Timing) -> bool:
     """Whether somebody has made a step since the exit, and of late."""
     at = observation.verdict.progress_at
-    return at > sight.exited_at and observation.now - at < stopping.outlive_s
+    return at > sight.exited_at and observation.now - at < timing.outlive_s
 
 
 def _as_seen(ends: list[RankEnd]) -> ExitStatus:

@@ -23,7 +23,7 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Sample, SlotReading, Why, WhyCode, said
-from watchdog_train.core.policy import Policy, Stopping
+from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.remedy_spec import RemedySpec
 
@@ -129,7 +129,7 @@ def stop(
     return kill.begin_first("stop", observation, state, why)
 
 
-def ask_until(observation: Observation, state: State, stopping: Stopping) -> float:
+def ask_until(observation: Observation, state: State, policy: Policy) -> float:
     """How long a training that was asked to stop may take; later while it is on its way to it.
 
     A request is read at the end of a step: during a long step, an evaluation or a save nobody can
@@ -140,7 +140,7 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
         return observation.now
     if asked is not None and asked.refused:
         return observation.now
-    most = under_way.stage_mono + max(stopping.ask_most_s, stopping.ask_s)
+    most = under_way.stage_mono + max(policy.timing.ask_most_s, policy.stopping.ask_s)
     slots = [slot for _, slot in observation.sample.judged]
     if asked is not None and observation.verdict.kind == "alive" and slots:
         step = _step(slots)
@@ -152,7 +152,7 @@ def ask_until(observation: Observation, state: State, stopping: Stopping) -> flo
     since = under_way.stage_mono
     if asked is not None and asked.answered_mono is not None:
         since = max(since, asked.answered_mono)
-    return min(since + stopping.ask_s, most)
+    return min(since + policy.stopping.ask_s, most)
 
 
 def _can_save(sample: Sample) -> bool:

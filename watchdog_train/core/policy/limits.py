@@ -1,0 +1,173 @@
+"""Limits of a run: every threshold of detection, how long each kind of wait may take, and timing.
+
+A field with a description is also a setting, which a user may change. All others are constants:
+only a test passes other values. The event `run_started` records all of them. Times are seconds.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from watchdog_train.core.model import Value
+
+
+def described(text: str) -> Meta:
+    """A setting without bounds."""
+    return Meta(description=text)
+
+
+def positive(text: str) -> Meta:
+    """A number above 0, described."""
+    return Meta(gt=0, description=text)
+
+
+def non_negative(text: str) -> Meta:
+    """A number from 0 on, described."""
+    return Meta(ge=0, description=text)
+
+
+class Detection(Value):
+    """When silence becomes a suspicion, and a suspicion a stall."""
+
+    poll_s: Annotated[
+        float, positive("time between samples of the processes; one costs about a millisecond")
+    ] = 1.0
+    window_s: float = 2.0
+    """Length of one idle window; processes that poll alternate within a second."""
+    quiet_windows: Annotated[
+        int, Meta(ge=1, description="consecutive idle windows, all after the last progress")
+    ] = 3
+    quiet_cpu_fraction: float = 0.02
+    """Of one core, all processes together. Hung jobs use up to 1.3 %, healthy ones 26 %."""
+    quiet_cpu_per_process: float = 0.001
+    """The same for each process, where that is more: many idle processes add up."""
+    quiet_cpu_wait_fraction: float = 0.3
+    """Of the time, waiting for a CPU that others use. Hung jobs: 0 to 0.15, starved ones 0.6."""
+    quiet_io_bytes_s: float = 64_000.0
+    """Processes that poll a lock file make up to 4.5 kB/s, slow writers 220 kB/s."""
+    quiet_tcp_bytes_s: float = 2048.0
+    """Keep-alives send some bytes; the slowest download worth sparing has 10 kB/s."""
+    silence_s: Annotated[
+        float, positive("silence of an idle job after which its stacks are sampled")
+    ] = 12.0
+    busy_s: float = 900.0
+    """Silence after which a busy job is dumped and reported. It is longer in some phases."""
+    learn_after: int = 8
+    """Step intervals that are needed to learn limits from them."""
+    learnt_factor: float = 2.5
+    """`silence_s` is at least this times about the 98th percentile of the step intervals."""
+    learnt_hard_factor: float = 30.0
+    """A busy job in training may be silent for this times that percentile."""
+    learnt_hard_floor_s: float = 120.0
+    """No learnt limit of a busy job is below this."""
+    learnt_cap_s: float = 7200.0
+    """No learnt limit is above this."""
+    stuck_s: float = 300.0
+    """Silence in state D (a disk, a driver) after which it is reported."""
+    stuck_stall_s: float | None = 900.0
+    """State D with everything else idle for so long is a stall. None: never."""
+    stopped_timeout_s: Annotated[
+        float | None, described("a job stopped by SIGSTOP for this long is a stall; null: never")
+    ] = None
+    rank_gone_s: float = 10.0
+    """A rank has failed and the others stand still, idle: so long they may react."""
+    rank_gone_launcher_s: Annotated[
+        float,
+        positive("time for a launcher to kill the other ranks of a failed one: torchrun 30 s"),
+    ] = 45.0
+    gpu: Annotated[
+        Literal["auto", "on", "off"],
+        described(
+            "whether a helper process watches NVIDIA GPUs: a host that sleeps while "
+            "a GPU works is no hang; on: even where no device file is found"
+        ),
+    ] = "auto"
+    late_s: float = 5.0
+    """A sample that is later than this means that wtrain did not run: that gap is no silence."""
+    late_polls: float = 5.0
+    """The same in times of `poll_s`, where that is more: App Nap and swapping delay samples."""
+    stall_timeout_s: Annotated[
+        float | None,
+        described("the user's own hard limit on silence after the first step; null: automatic"),
+    ] = None
+    startup_timeout_s: Annotated[
+        float | None, described("the same before the first step; null: automatic")
+    ] = None
+
+
+class WaitLimits(Value):
+    """How long an idle job is given, by what the one process waits for that all others wait for."""
+
+    proven_s: float = 20.0
+    """Nothing can ever end the wait: a deadlock, seen twice."""
+    proven_saving_s: float = 45.0
+    """The same in a save or an evaluation, where a false alarm costs more. Also the lock file of a
+    dead process, which lock libraries break after 30 s, and a FIFO without another end."""
+    proven_early_s: float = 60.0
+    """The same before the third step, where little is known of the job."""
+    nobody_left_s: float = 60.0
+    """All who could end the wait are idle, or all ranks are in one collective and no byte moves. A
+    hand-over takes milliseconds, but nothing proves that it is lost."""
+    unknown_s: float = 75.0
+    """What it waits for is unknown; healthy idle moments of 60 s exist."""
+    unknown_early_s: float = 150.0
+    """The same before the third step: a slow first step can look idle for a minute."""
+    cost_most_s: float = 900.0
+    """An unknown wait that may end gets what a false alarm would cost, at most this long."""
+    network_s: Annotated[
+        float,
+        positive(
+            "another machine is to answer, three times this in an evaluation: clients give up "
+            "after 5 to 10 minutes, and a judge model may take long"
+        ),
+    ] = 600.0
+    poll_s: Annotated[
+        float,
+        positive(
+            "it polls, sleeps again at the same line, or listens: somebody may come; or a living "
+            "process of this machine outside of the job is to act or let go"
+        ),
+    ] = 900.0
+    longest_sleep_s: float = 1800.0
+    """One sleep is waited out, unless its end is further away than this."""
+    live_lock_s: Annotated[
+        float | None,
+        described(
+            "over the hard limit, busy with nothing but asking if something has "
+            "happened, in 20 samples: this long from the first; null: reported, and never a stall"
+        ),
+    ] = None
+    again_s: float = 900.0
+    """A restart that falls silent at the same place gets this long: maybe it only pauses."""
+    again_later_s: float = 3600.0
+    """From the third time on, if the wait can end by itself."""
+    again_most_s: float = 5400.0
+    """So much longer at most for one place in one run."""
+
+
+class Timing(Value):
+    """How long other things may take or are apart."""
+
+    look_s: float = 8.0
+    """One stack sample of a suspicion, all processes together."""
+    ask_most_s: float = 1800.0
+    """For a training that was asked to stop and cannot have answered yet: a long step, an
+    evaluation."""
+    outlive_s: float = 30.0
+    """What outlives a successful exit is killed when it is idle this long."""
+    outlive_working_s: float = 900.0
+    """What outlives a successful exit and works (an uploader) may take this long."""
+    backoff_first_s: float = 2.0
+    """Before the same plan is tried again; doubles. A first restart has no delay."""
+    progress_s: float = 30.0
+    """Between progress events in the log; after hours they are up to 4 min apart."""
+    metrics_s: float = 15.0
+    """Between two times that numbers for Prometheus are written."""
+
+
+class Limits(Value):
+    """All limits of a run."""
+
+    detection: Detection = Detection()
+    patience: WaitLimits = WaitLimits()
+    timing: Timing = Timing()
