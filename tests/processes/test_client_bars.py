@@ -14,7 +14,8 @@ CASES = """
 import functools, json, os, sys
 import torch
 import tqdm as tqdm_module
-from watchdog_train.client import bars, layout, slot
+from watchdog_train.client import layout, slot
+from watchdog_train.client.hooks import tqdm as bars
 
 tqdm = functools.partial(tqdm_module.tqdm, file=open(os.devnull, "w"), mininterval=0, miniters=1)
 parameter = torch.nn.Parameter(torch.ones(1))

@@ -351,7 +351,9 @@ def test_metadata_and_values_of_the_table() -> None:
 
     hooks = Path(libraries.__file__).parent / "hooks"
     for name, (hook, _, oldest, beyond, tested) in libraries.HOOKS.items():
-        assert (hooks / f"{hook}.py").is_file(), name
+        file, _, function = hook.partition(":")
+        text = (hooks / f"{file}.py").read_text("utf-8")
+        assert f"def {function or 'arm'}(" in text or f"{function} = arm" in text, name
         assert tested, name
         for version in tested:
             numbers = libraries.version_numbers(version)

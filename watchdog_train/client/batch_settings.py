@@ -8,7 +8,6 @@ import copy
 import sys
 
 from watchdog_train.client import notes, phases, settings
-from watchdog_train.client.hooks import dynamo
 
 _LEAST = 8  # what is left of a sequence, and what its length is a multiple of
 _UNUSED = {
@@ -30,8 +29,7 @@ def apply(torch):
     if "eval-batch" in wanted:
         _patch_evaluations(torch, loading.DataLoader)
     if any(identifier in wanted for identifier in _UNUSED):
-        dynamo.remember(_step_done)
-        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(_step_done)
+        phases.after_steps(_step_done)
 
 
 def _step_done(optimizer, args, kwargs):
@@ -57,7 +55,7 @@ def _patch_batches(torch, iterator):
             notes.note("a batch was left as it is: " + type(error).__name__)
         return batch
 
-    iterator.__next__ = dynamo.remember(phases.like(__next__, original))
+    iterator.__next__ = phases.unseen_by_dynamo(phases.like(__next__, original))
 
 
 def _shorter(batch, times):
@@ -115,4 +113,4 @@ def _patch_evaluations(torch, loader):
             notes.note("an evaluation was left as it is: " + type(error).__name__)
         return original(self)
 
-    loader.__iter__ = dynamo.remember(phases.like(__iter__, original))
+    loader.__iter__ = phases.unseen_by_dynamo(phases.like(__iter__, original))

@@ -66,14 +66,19 @@ def run_hook(name, module):
     try:
         version = libraries.version_of(library)
         if not libraries.is_covered(name, version):
-            notes.hook(hook, libraries.not_covered(name, version))
+            _note(name, libraries.not_covered(name, version))
             return
-        full = "watchdog_train.client.hooks." + hook
+        file, _, function = hook.partition(":")
+        full = "watchdog_train.client.hooks." + file
         __import__(full)
-        sys.modules[full].arm(module)
-        notes.hook(hook, libraries.armed(name, version))
+        getattr(sys.modules[full], function or "arm")(module)
+        _note(name, libraries.armed(name, version))
     except Exception as error:
-        notes.hook(hook, "failed: " + type(error).__name__ + ": " + str(error)[:200])
+        _note(name, "failed: " + type(error).__name__ + ": " + str(error)[:200])
+
+
+def _note(name, status):
+    notes.hook(HOOKS[name][0].rpartition(":")[2], status)
 
 
 def _ask_others(own, name, path, target):
@@ -91,7 +96,7 @@ def _prepare(name, spec):
         loader = spec.loader
         original = getattr(loader, "exec_module", None)
         if original is None or isinstance(loader, type):
-            notes.hook(HOOKS[name][0], "failed: its loader cannot be wrapped")
+            _note(name, "failed: its loader cannot be wrapped")
             return
 
         def exec_module(module):
@@ -111,7 +116,7 @@ def _prepare(name, spec):
 
         loader.exec_module = exec_module
     except Exception as error:
-        notes.hook(HOOKS[name][0], "failed: " + type(error).__name__)
+        _note(name, "failed: " + type(error).__name__)
 
 
 def begin():

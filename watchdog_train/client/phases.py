@@ -1,13 +1,15 @@
 """Which phase the process is in: entered and left around wrapped calls; it must never raise."""
 
 import _thread
+import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import resume, slot
+from watchdog_train.client import notes, resume, slot
 
 # Where a phase that was entered while idle leads back to: set while a task of a service runs, which
 # may be no training and wait for whatever it likes, until it does what belongs to one.
 after_idle = None  # type: int | None
+_unseen: list = []
 _NUMBERS = {name: number for number, name in enumerate(L.PHASES)}
 
 
@@ -106,3 +108,28 @@ def like(wrapper, original):
         pass
     wrapper.__wrapped__ = original
     return wrapper
+
+
+def unseen_by_dynamo(wrapper):
+    """A wrapper that torch.compile must not look into: it would find a graph break more."""
+    _unseen.append(wrapper)
+    return wrapper
+
+
+def after_steps(act):
+    """Call it after each optimizer step; gives the handle by which it is taken out."""
+    module = sys.modules["torch.optim.optimizer"]  # torch.optim deletes its attribute
+    return module.register_optimizer_step_post_hook(unseen_by_dynamo(act))
+
+
+def skip_wrappers():
+    """Tell dynamo to leave our frames alone, as it leaves the functions of torch alone.
+
+    Only once it is imported: that costs seconds, and only a script that compiles pays for it.
+    """
+    try:
+        decorators = sys.modules["torch._dynamo.decorators"]
+        while _unseen:
+            decorators.skip(_unseen.pop())
+    except Exception as error:
+        notes.note("torch.compile may see our wrappers: " + type(error).__name__)

@@ -4,10 +4,8 @@ It must cost a step next to nothing, and nothing at all where the plan does not 
 """
 
 import gc
-import sys
 
 from watchdog_train.client import notes, phases, settings
-from watchdog_train.client.hooks import dynamo
 
 
 def apply(torch):
@@ -61,12 +59,7 @@ def after_first_step(tell):
         except Exception as error:
             notes.note("the device is not known: " + type(error).__name__)
 
-    _after_steps(step_done)
-
-
-def _after_steps(step_done):
-    dynamo.remember(step_done)
-    sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_done)
+    phases.after_steps(step_done)
 
 
 def relieve(torch):
@@ -95,7 +88,7 @@ def relieve(torch):
             why = "step %d: %d objects collected, %s" % (every, freed, device)
             settings.report("memory-relief", True, why)
 
-    _after_steps(step_done)
+    phases.after_steps(step_done)
 
 
 def longer_timeout(function, args, kwargs):

@@ -4,6 +4,6 @@ The hook sees such a loop's steps and saves by itself. What it cannot do is to r
 to stop on request, and to know how many steps there will be: this class does.
 """
 
-from watchdog_train.client.hooks.accelerate_loop import WatchdogLoop
+from watchdog_train.client.hooks.accelerate import WatchdogLoop
 
 __all__ = ["WatchdogLoop"]

@@ -6,6 +6,6 @@ It is for a Lightning whose version is outside the range that the hook was teste
 
 from lightning.pytorch import Callback
 
-from watchdog_train.client.hooks import lightning_callback
+from watchdog_train.client.hooks import lightning_steps
 
-WatchdogCallback = lightning_callback.make(Callback)
+WatchdogCallback = lightning_steps.make_callback(Callback)

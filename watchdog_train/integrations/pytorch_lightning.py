@@ -2,6 +2,6 @@
 
 from pytorch_lightning import Callback
 
-from watchdog_train.client.hooks import lightning_callback
+from watchdog_train.client.hooks import lightning_steps
 
-WatchdogCallback = lightning_callback.make(Callback)
+WatchdogCallback = lightning_steps.make_callback(Callback)

@@ -5,6 +5,6 @@ Under `wtrain run` the same is added by itself; having both changes nothing.
 
 from transformers import TrainerCallback
 
-from watchdog_train.client.hooks import trainer_callback
+from watchdog_train.client.hooks import transformers
 
-WatchdogCallback = trainer_callback.make(TrainerCallback)
+WatchdogCallback = transformers.make_callback(TrainerCallback)

@@ -1,1 +1,1 @@
-"""One module per library, each with arm(module); a hook that fails, fails alone."""
+"""One module per library; a hook is its arm(), or the function named in libraries.py."""

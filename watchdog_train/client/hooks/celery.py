@@ -5,9 +5,10 @@ By Celery's own signals, which are there for this. A process that only sends tas
 """
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, phases, slot
+from watchdog_train.client import notes, phases, settings, slot
 
 _LONGEST_NAME = 120
+_PATCHED = ("eventlet", "gevent")
 # By id; of a pool of threads or greenlets several tasks may run at once.
 _running: dict = {}
 
@@ -58,3 +59,32 @@ def _tell():
 # A worker of a pool is forked: what its parent runs is not its own.
 slot.on_fork_child.append(_running.clear)
 notes.parts["task"] = lambda: next(iter(_running.values()), None)
+
+
+def celery_worker(module):
+    """A worker in one process, if the plan asks for it: the solo pool, no gossip, no mingle.
+
+    Its own arguments are changed before it reads them, whatever the command or the app has set.
+    """
+    if settings.parameters("celery-solo") is None:
+        return
+    original = module.Worker.__init__
+
+    def __init__(self, *args, **kwargs):
+        settings.attempted("celery-solo", _alone, self, kwargs)
+        original(self, *args, **kwargs)
+
+    module.Worker.__init__ = phases.like(__init__, original)
+
+
+def _alone(_, worker, arguments):
+    given = arguments.get("pool") or arguments.get("pool_cls") or worker.app.conf.worker_pool
+    # A class of celery.concurrency.NAME, as the command gives it, or a name.
+    before = str(getattr(given, "__module__", given)).rpartition(".")[2]
+    if before in _PATCHED:
+        return False, "the pool " + before + " has changed this process already"
+    arguments.update(
+        pool=None, pool_cls="solo", concurrency=1, autoscale=None, without_gossip=True,
+        without_mingle=True,
+    )  # fmt: skip
+    return True, "pool " + before + " -> solo, without gossip and mingle"

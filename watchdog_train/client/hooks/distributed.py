@@ -72,3 +72,18 @@ def _joining(module, original):
         return result
 
     return milestones.around(_NAME, phases.like(init_process_group, original))
+
+
+_WRAPPERS = {
+    "DistributedDataParallel": "wrap in DDP",
+    "FullyShardedDataParallel": "wrap in FSDP",
+}
+
+
+def parallel(module):
+    """Hook into a module that has just been imported: of DDP, of FSDP, or of fully_shard."""
+    for name, place in _WRAPPERS.items():
+        if name in vars(module):
+            milestones.around_method(vars(module)[name], "__init__", place)
+    if "fully_shard" in vars(module):
+        module.fully_shard = milestones.around("wrap in FSDP", module.fully_shard)

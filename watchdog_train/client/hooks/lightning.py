@@ -19,7 +19,7 @@ from watchdog_train.client import (
     slot,
     trainer_settings,
 )
-from watchdog_train.client.hooks import lightning_loading, lightning_saves, lightning_steps
+from watchdog_train.client.hooks import lightning_checkpoints, lightning_steps
 
 
 def arm(module):
@@ -37,6 +37,9 @@ def arm(module):
     lightning_steps.armed.add(name)
     if problems:
         raise RuntimeError("; ".join(problems))
+
+
+pytorch_lightning = arm
 
 
 def _trainer(name):
@@ -75,7 +78,7 @@ def _init(original):
         try:
             _another_one()
             # Taken now: a ModelCheckpoint without a dirpath gets one of this very start later.
-            lightning_saves.remember_home(self)
+            lightning_checkpoints.remember_home(self)
         except Exception as error:
             notes.note("a Trainer is not watched: " + type(error).__name__)
 
@@ -108,9 +111,9 @@ def _begin(trainer, original, package, args, kwargs):
         given = bound.arguments.get("ckpt_path")
         if given is None and trainer._checkpoint_connector._user_managed:
             given = trainer.ckpt_path
-        home = lightning_saves.home_of(trainer)
+        home = lightning_checkpoints.home_of(trainer)
         path = resume.checkpoint_for("lightning", home, slot.words[L.W_TRAIN_ORDINAL], given)
-        if path is None or not lightning_loading.prepare(bound, path, package):
+        if path is None or not lightning_checkpoints.prepare(bound, path, package):
             return args, kwargs
         bound.arguments["ckpt_path"] = path
         replaced = bound.args[1:], bound.kwargs
@@ -174,7 +177,7 @@ def _save_checkpoint(original):
 def _written(original):
     def save_checkpoint(self, *args, **kwargs):
         result = original(self, *args, **kwargs)
-        lightning_steps.guarded(lightning_saves.written, args, kwargs)
+        lightning_steps.guarded(lightning_checkpoints.written, args, kwargs)
         return result
 
     return phases.like(save_checkpoint, original)

@@ -7,7 +7,7 @@ import math
 
 from watchdog_train.client import control, first, heartbeat, milestones, notes, phases, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client.hooks import lightning_saves
+from watchdog_train.client.hooks import lightning_checkpoints
 
 _LOOK_EVERY_NS = 1000000000
 _now_ns = slot.now_ns
@@ -71,7 +71,7 @@ def begins(trainer):
     milestones.end(_preparing.pop() if _preparing else None)
     if not words[L.W_TRAIN_ORDINAL]:
         words[L.W_TRAIN_ORDINAL] = getattr(trainer, "_wtrain_ordinal", 1)
-    lightning_saves.home_of(trainer)
+    lightning_checkpoints.home_of(trainer)
     for callback in trainer.checkpoint_callbacks:
         if getattr(callback, "dirpath", None):
             notes.output_dir(callback.dirpath)
@@ -153,13 +153,13 @@ def logged(metrics):
 def _requests(trainer, batch):
     # By batches, not by steps: a step that is skipped or not counted must not part the ranks.
     if control.save_due(batch):
-        lightning_saves.save(trainer)
+        lightning_checkpoints.save(trainer)
     answered = slot.words[L.W_STOP_ANSWERED]
     if control.stop_due(batch):
         if slot.words[L.W_STOP_ANSWERED] != answered:
             # Ctrl-C promises a save; a fit that comes after it only ends.
-            lightning_saves.save(trainer)
-            lightning_saves.nothing_more_at_this_step(trainer)
+            lightning_checkpoints.save(trainer)
+            lightning_checkpoints.nothing_more_at_this_step(trainer)
         _stop_after_this_batch(trainer)
 
 
@@ -214,3 +214,72 @@ def _loss_of(metrics):
         if best is None or rank < best[0]:
             best = (rank, value)
     return None if best is None else float(best[1])
+
+
+def make_callback(base):
+    """A subclass of the Callback of lightning.pytorch or pytorch_lightning.
+
+    For a Trainer that the hook does not know. It keeps still where the hook is at work, and is
+    pickled as the plain base class that does nothing.
+    """
+
+    def tell(act, *arguments):
+        if not any(base.__module__.startswith(name + ".") for name in armed):
+            guarded(act, *arguments)
+
+    class WatchdogCallback(base):  # type: ignore[misc, valid-type]
+        """Reports progress to wtrain and acts on its requests; does nothing outside its runs."""
+
+        def __init__(self):
+            super().__init__()
+            self._entered = []
+
+        def __reduce__(self):
+            return (base, ())
+
+        def setup(self, trainer, pl_module, stage):
+            if stage == "fit":
+                tell(_fit_called, trainer)
+
+        def on_train_start(self, trainer, pl_module):
+            tell(begins, trainer)
+
+        def on_train_batch_end(self, trainer, *args, **kwargs):
+            tell(batch_ends, trainer)
+
+        def on_train_end(self, trainer, pl_module):
+            tell(_train_ends)
+
+        def on_exception(self, trainer, pl_module, exception):
+            tell(nobody_listens)
+
+        def on_validation_start(self, trainer, pl_module):
+            tell(_evaluation_starts, self._entered)
+
+        def on_validation_end(self, trainer, pl_module):
+            tell(_evaluation_ends, self._entered)
+
+        on_test_start = on_predict_start = on_validation_start
+        on_test_end = on_predict_end = on_validation_end
+
+    return WatchdogCallback
+
+
+def _fit_called(trainer):
+    if slot.words[L.W_PHASE] == L.PHASE_FINISHING:
+        phases.set_phase(L.PHASE_STARTUP)
+    counted(trainer)
+
+
+def _train_ends():
+    nobody_listens()
+    finished()
+
+
+def _evaluation_starts(entered):
+    entered.append(phases.enter(L.PHASE_EVAL))
+
+
+def _evaluation_ends(entered):
+    if entered:
+        phases.leave(entered.pop())

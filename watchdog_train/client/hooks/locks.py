@@ -1,11 +1,187 @@
-"""Lock files of torch's extensions and of filelock: a stale one of this run can be removed."""
+"""Lock files of this run: who made which, and the removal of one whose maker is proven dead.
 
-from watchdog_train.client import locks
+A lock that is nothing but a file stays when its process is killed, and everybody waits for ever.
+It must remove only the very file that a process of this run has recorded as its own, after that
+process is gone: any other may be held by somebody on another machine.
+"""
+
+import os
+import time
+
+from watchdog_train.client import notes, phases, roles, settings, slot
+
+_MOST_BYTES = 1 << 20
+_MOST_FILES = 4096
+_LOOK_EVERY_S = 5.0
+_looked: dict = {}
 
 
 def arm(module):
     """Hook into a torch.utils.file_baton or filelock that has just been imported."""
     if module.__name__ == "filelock":
-        locks.around_soft_lock(module.SoftFileLock)
+        _around_soft_lock(module.SoftFileLock)
     else:
-        locks.around_baton(module.FileBaton)
+        _around_baton(module.FileBaton)
+
+
+def _record(path):
+    """This process has made a lock file."""
+    try:
+        if not slot.supervised or not slot.attempt_dir:
+            return
+        import json
+
+        found = os.stat(path)
+        line = {
+            "path": os.path.abspath(path),
+            "inode": found.st_ino,
+            "device": found.st_dev,
+            "mtime_ns": found.st_mtime_ns,
+            "pid": os.getpid(),
+            "start": roles.start_ticks(),
+            "boot": _boot(),
+            "host": _host(),
+        }
+        name = os.path.join(slot.attempt_dir, "locks." + str(os.getpid()) + ".jsonl")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | slot.SAFE_FLAGS
+        descriptor = os.open(name, flags, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < _MOST_BYTES:
+                os.write(descriptor, json.dumps(line).encode("ascii") + b"\n")
+        finally:
+            os.close(descriptor)
+    except Exception as error:
+        notes.note("a lock was not recorded: " + type(error).__name__)
+
+
+def _clear(path):
+    """Remove a lock that is in the way, if the plan asks for it and its maker is proven dead.
+
+    Returns:
+        Whether it was removed by this very call.
+    """
+    try:
+        if settings.parameters("clear-stale-lock") is None:
+            return False
+        path = os.path.abspath(path)
+        now = time.monotonic()
+        if now - _looked.get(path, -_LOOK_EVERY_S) < _LOOK_EVERY_S:
+            return False
+        _looked[path] = now
+        found = os.stat(path)
+        owner = _recorded(path, found)
+        if owner is None:
+            settings.report(
+                "clear-stale-lock", False, path + " is not known to be of this run: left alone"
+            )
+            return False
+        if not _is_gone(owner):
+            settings.report("clear-stale-lock", False, path + " is held by a process that lives")
+            return False
+        os.unlink(path)
+        settings.report(
+            "clear-stale-lock", True, path + " of process %d, which is gone" % owner["pid"]
+        )
+        return True
+    except FileNotFoundError:
+        pass
+    except Exception as error:
+        settings.report("clear-stale-lock", False, type(error).__name__ + ": " + str(error)[:200])
+    return False
+
+
+def _around_baton(baton):
+    """FileBaton of torch: what it makes is recorded; before it waits, a stale one is removed."""
+    acquire, wait = baton.try_acquire, baton.wait
+
+    def try_acquire(self):
+        made = acquire(self)
+        if made:
+            _record(self.lock_file_path)
+        elif _clear(self.lock_file_path):
+            made = acquire(self)
+            if made:
+                _record(self.lock_file_path)
+        return made
+
+    def wait_for(self):
+        _clear(self.lock_file_path)
+        return wait(self)
+
+    baton.try_acquire = phases.like(try_acquire, acquire)
+    baton.wait = phases.like(wait_for, wait)
+
+
+def _around_soft_lock(lock):
+    """SoftFileLock of filelock, by its own way to take the lock once."""
+    acquire = lock._acquire
+
+    def _acquire(self):
+        path = self.lock_file
+        _clear(path)
+        result = acquire(self)
+        if self.is_locked:
+            _record(path)
+        return result
+
+    lock._acquire = phases.like(_acquire, acquire)
+
+
+def _recorded(path, found):
+    """The process of this run that has made this very file, None when it is not known."""
+    import json
+
+    attempts = os.path.dirname(slot.attempt_dir)
+    seen = 0
+    for attempt in sorted(os.listdir(attempts), reverse=True):
+        folder = os.path.join(attempts, attempt)
+        if not os.path.isdir(folder):
+            continue
+        for name in os.listdir(folder):
+            if not (name.startswith("locks.") and name.endswith(".jsonl")):
+                continue
+            seen += 1
+            if seen > _MOST_FILES:
+                return None
+            with open(os.path.join(folder, name), "rb") as file:
+                for line in file.read(_MOST_BYTES).split(b"\n")[:-1]:
+                    owner = json.loads(line)
+                    if (
+                        owner["path"] == path
+                        and owner["inode"] == found.st_ino
+                        and owner["device"] == found.st_dev
+                        and owner["mtime_ns"] == found.st_mtime_ns
+                    ):
+                        return owner
+    return None
+
+
+def _is_gone(owner):
+    """Whether the process of a record has ended, by its pid, its start and the boot of then.
+
+    A rank on another machine may hold it, and looks the same as one before a reboot of this one.
+    """
+    if not owner["start"] or not owner["boot"] or owner["host"] != _host():
+        return False
+    if owner["boot"] != _boot():
+        return True
+    try:
+        with open("/proc/" + str(int(owner["pid"])) + "/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+        # A zombie has given up its files already.
+        return fields[0] in (b"Z", b"X") or int(fields[19]) != owner["start"]
+    except (FileNotFoundError, ProcessLookupError):
+        # Another pid namespace would not show it: only where we see ourselves by our own number.
+        return os.path.exists("/proc/" + str(os.getpid()) + "/stat")
+
+
+def _host():
+    return os.uname().nodename if hasattr(os, "uname") else ""
+
+
+def _boot():
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read(64).decode("ascii").strip()
+    except Exception:
+        return ""

@@ -7,7 +7,6 @@ import _thread
 import sys
 
 from watchdog_train.client import (
-    bars,
     exceptions,
     first,
     heartbeat,
@@ -19,7 +18,7 @@ from watchdog_train.client import (
     witness,
 )
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client.hooks import dynamo
+from watchdog_train.client.hooks import tqdm
 
 _BEFORE_TRAINING = frozenset(
     (L.PHASE_UNKNOWN, L.PHASE_STARTUP, L.PHASE_FIRST_STEP, L.PHASE_IDLE, L.PHASE_FINISHING)
@@ -51,15 +50,12 @@ def arm(torch):
             problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
     settings.apply(torch)
     if "torch._dynamo" in sys.modules:
-        dynamo.skip_wrappers()
+        phases.skip_wrappers()
     if problems:
         raise RuntimeError("; ".join(problems))
 
 
 def _steps(torch):
-    # Not torch.optim.optimizer: torch.optim deletes that attribute.
-    module = sys.modules["torch.optim.optimizer"]
-
     def step_done(optimizer, args, kwargs):
         try:
             words = slot.words
@@ -72,10 +68,9 @@ def _steps(torch):
         except Exception:
             pass
 
-    dynamo.remember(step_done)
-    module.register_optimizer_step_post_hook(step_done)
+    phases.after_steps(step_done)
     if heartbeat.every:
-        module.register_optimizer_step_post_hook(dynamo.remember(heartbeat.step_done))
+        phases.after_steps(heartbeat.step_done)
 
 
 # The two below ask for the phase in place: a function for it costs every step 0.2 us, twice.
@@ -84,7 +79,7 @@ def _steps(torch):
 def _backward(torch):
     for name in ("backward", "grad"):  # a loop by hand may ask for gradients only
         wrapper = _counted_backward(getattr(torch.autograd, name))
-        setattr(torch.autograd, name, dynamo.remember(wrapper))
+        setattr(torch.autograd, name, phases.unseen_by_dynamo(wrapper))
 
 
 def _counted_backward(original):
@@ -139,14 +134,14 @@ def _batches(torch):
             pass
         return batch
 
-    iterator.__next__ = dynamo.remember(phases.like(__next__, original))
+    iterator.__next__ = phases.unseen_by_dynamo(phases.like(__next__, original))
     make = iterator.__init__
 
     def __init__(self, *args, **kwargs):
         make(self, *args, **kwargs)
-        bars.loader_begins(self)
+        tqdm.loader_begins(self)
 
-    iterator.__init__ = dynamo.remember(phases.like(__init__, make))
+    iterator.__init__ = phases.unseen_by_dynamo(phases.like(__init__, make))
 
 
 def _workers(torch):
@@ -178,8 +173,22 @@ def _workers(torch):
 
 def _saves(torch):
     serialization = sys.modules["torch.serialization"]
-    save = dynamo.remember(saves.recorded("torch", torch.save, position=1, name="f"))
-    load = dynamo.remember(phases.around_load(torch.load))
+    save = phases.unseen_by_dynamo(saves.recorded("torch", torch.save, position=1, name="f"))
+    load = phases.unseen_by_dynamo(phases.around_load(torch.load))
     for module in (torch, serialization):
         module.save = save  # type: ignore[union-attr]
         module.load = load  # type: ignore[union-attr]
+
+
+def tensorboard(module):
+    """Opening a writer is a place: its directory may be on storage that does not answer."""
+    milestones.around_method(module.SummaryWriter, "__init__", "SummaryWriter")
+
+
+def dynamo(module):
+    """torch._dynamo has just been imported."""
+    phases.skip_wrappers()
+    tokens = []  # type: list
+    handler = module.callback.callback_handler
+    handler.register_start_callback(lambda *_: tokens.append(phases.enter(L.PHASE_COMPILE)))
+    handler.register_end_callback(lambda *_: phases.leave(tokens.pop()) if tokens else None)
