@@ -43,7 +43,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.gpu import GpuHold, GpuHolder
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.plans import choose_checkpoint
+from watchdog_train.core.recovery.choice import choose_checkpoint
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.log_reading import last_word

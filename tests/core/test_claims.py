@@ -14,7 +14,7 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import CheckpointFinding, Survey, said
-from watchdog_train.core.recovery.plans import choose_checkpoint
+from watchdog_train.core.recovery.choice import choose_checkpoint
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.claims import claims_directory
 from watchdog_train.supervisor import directories

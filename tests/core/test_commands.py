@@ -14,7 +14,7 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.between import between_attempts
+from watchdog_train.core.recovery.restart import between_attempts
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_data
 from watchdog_train.report.why_text import why_text

@@ -15,8 +15,13 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Signs
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.guilty import of_the_culprit, with_guilty_nodes
-from watchdog_train.core.job.machines import explain_together, gather, lose
+from watchdog_train.core.job.machines import (
+    explain_together,
+    gather,
+    lose,
+    of_the_culprit,
+    with_guilty_nodes,
+)
 from watchdog_train.core.model import (
     Explanation,
     GuiltyNode,
@@ -29,8 +34,8 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.explanation import Who
 from watchdog_train.core.policy import Job, Policy, Recovery
-from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.recovery.outcome import finish
+from watchdog_train.core.recovery.restart import between_attempts
 from watchdog_train.report.status import status_object
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text

@@ -14,8 +14,8 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job import meeting
 from watchdog_train.core.model import Survey, said
 from watchdog_train.core.policy import Job, Policy
-from watchdog_train.core.recovery.between import between_attempts
 from watchdog_train.core.recovery.plans import build, launcher_environment
+from watchdog_train.core.recovery.restart import between_attempts
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.jobs import JobTask, find_task
 from watchdog_train.core.starting.launchers import describe

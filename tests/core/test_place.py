@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_train.core.starting.place import address_of
+from watchdog_train.core.starting.jobs import address_of
 
 GOOD = {
     "tcp://node1:29400": ("node1", 29400),

@@ -13,8 +13,8 @@ from tests.core.test_ladder import history, step
 from watchdog_train.core.diagnosis.facts import HostFacts, LockFact
 from watchdog_train.core.model import ExceptionFact, Explanation
 from watchdog_train.core.model import explanation as x
-from watchdog_train.core.recovery.helped import helped, tried
 from watchdog_train.core.recovery.ladder import Restart
+from watchdog_train.core.recovery.remedies import helped, tried
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import explain
 from watchdog_train.explain.remedies import Grounds

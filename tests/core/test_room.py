@@ -14,7 +14,7 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, said
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.recovery.room import torn_save
+from watchdog_train.core.recovery.restart import torn_save
 from watchdog_train.report.why_text import why_text
 
 FULL = "the run directory cannot be written (No space left on device)"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.checkpoints.survey import SurveyRequest
-from watchdog_train.core.recovery.room import TornSave
+from watchdog_train.core.recovery.restart import TornSave
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.room import RestartRoom, SaveRoom
 from watchdog_train.supervisor.tasks import Tasks

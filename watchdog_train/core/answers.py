@@ -24,7 +24,7 @@ from watchdog_train.core.job.machines import folder_of, roots_first
 from watchdog_train.core.model import BundleWhy, EvidenceResult, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import nobody_left
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedies import RemedySpec
 
 ASKED_FIRST = 32
 """Machines: those with the root, and of the others as many as there is room for."""

@@ -36,10 +36,10 @@ from watchdog_train.core.model import ExitStatus, Why, said, written
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.news import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import keeping, kill, outliving
-from watchdog_train.core.recovery.between import between_attempts, scan_early
-from watchdog_train.core.recovery.giving_up import stop_what_began_anew
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery import daemons, keeping, kill
+from watchdog_train.core.recovery.outcome import stop_what_began_anew
+from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.restart import between_attempts, scan_early
 from watchdog_train.core.requests import asking
 from watchdog_train.core.suspect import next_stall_id, watch
 
@@ -156,7 +156,7 @@ def _record_exit(
     found: dict[str, ExitStatus] = {}
     for tree in state.trees:
         if tree.launched and not tree.ended:
-            status = outliving.exit_of(observation, state, policy, tree)
+            status = daemons.exit_of(observation, state, policy, tree)
             if isinstance(status, Record | Wait):
                 return status
             if status is not None:
@@ -250,7 +250,7 @@ def _wind_up_one(
         return Wait(until=observation.now + 0.1)
     if left and not failed and state.stop is None:
         since = sight.exited_at or tree.ended_mono
-        waits = outliving.wait_for(observation, state, policy.timing, since)
+        waits = daemons.wait_for(observation, state, policy.timing, since)
         if waits is not None:
             return waits
     if left:

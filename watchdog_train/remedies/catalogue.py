@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedy_spec import parted
+from watchdog_train.core.recovery.remedies import parted
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.consequential import DEVICE, TRAINING
 from watchdog_train.remedies.execution import EXECUTION

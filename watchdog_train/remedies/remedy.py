@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from watchdog_train.core.model import RemedyKind
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedies import RemedySpec
 
 Platform = Literal["linux", "darwin", "win32"]
 EVERYWHERE: tuple[Platform, ...] = get_args(Platform)

@@ -12,7 +12,7 @@ import msgspec
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
 from watchdog_train.core.model import Member, Plan, ProcessId, RunProgress, Why
-from watchdog_train.core.recovery.helped import helped, passed_once, tried
+from watchdog_train.core.recovery.remedies import helped, passed_once, tried
 from watchdog_train.report import words
 from watchdog_train.report.why_text import exit_text, why_text
 from watchdog_train.report.words import clean

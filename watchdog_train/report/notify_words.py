@@ -8,7 +8,7 @@ from typing import Literal
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
-from watchdog_train.core.recovery.scan import QUICK_TRIES
+from watchdog_train.core.recovery.restart import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.explanation_text import because, crash_words, what_happened

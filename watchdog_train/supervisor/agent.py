@@ -19,9 +19,9 @@ from watchdog_train.core.answers import start_evidence
 from watchdog_train.core.decide import attend
 from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import PEERS, SAY_AFTER_S, leave
-from watchdog_train.core.job.meeting import as_this_node, with_options
+from watchdog_train.core.job.rendezvous import as_this_node, with_options
 from watchdog_train.core.model import Plan, ProcessId, Why, said
-from watchdog_train.core.recovery.giving_up import give_up
+from watchdog_train.core.recovery.outcome import give_up
 from watchdog_train.core.recovery.plans import launcher_environment, with_arguments
 from watchdog_train.core.suspect import next_stall_id
 from watchdog_train.errors import EXIT_REFUSED

@@ -10,10 +10,9 @@ import msgspec
 
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Job, Metrics, Notify, Policy
-from watchdog_train.core.starting.jobs import JobTask, find_task, is_part_of_more
+from watchdog_train.core.starting.jobs import JobTask, address_of, find_task, is_part_of_more
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.core.starting.nodes import NodeError, find_node
-from watchdog_train.core.starting.place import address_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.duplicates import ancestors

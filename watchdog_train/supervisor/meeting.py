@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job.meeting import across_of, first_port, port_of
+from watchdog_train.core.job.rendezvous import across_of, first_port, port_of
 from watchdog_train.core.starting.jobs import LOOPBACK, JobTask, is_part_of_more
 
 PORT_VARIABLE, ADDRESS_VARIABLE = "MASTER_PORT", "MASTER_ADDR"

@@ -18,7 +18,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedy_spec import parted
+from watchdog_train.core.recovery.remedies import parted
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy

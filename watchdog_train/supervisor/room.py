@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.recovery.room import TornSave, torn_save
+from watchdog_train.core.recovery.restart import TornSave, torn_save
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full

@@ -20,9 +20,9 @@ from watchdog_train.core.model import (
     Why,
 )
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.choice import Choice, choose_checkpoint
 from watchdog_train.core.recovery.crashes import Crash
-from watchdog_train.core.recovery.plans import Choice, choose_checkpoint
-from watchdog_train.core.recovery.remedy_spec import RemedySpec, parted
+from watchdog_train.core.recovery.remedies import RemedySpec, parted
 
 EARLY_LIMIT = 2
 """Attempts of one plan that end before their first step."""

@@ -20,7 +20,7 @@ from watchdog_train.core.model.recovery import UNFINISHED
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.plans import AUTO_RESUME
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedies import RemedySpec
 
 MOST_PATHS = 2
 """Files that are kept at a time: the newest state, and the best one beside it."""

@@ -19,7 +19,13 @@ from watchdog_train.core.model import (
     WhyCode,
 )
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import crashes, older, plans
+from watchdog_train.core.recovery import crashes, plans
+from watchdog_train.core.recovery.choice import (
+    BY_A_CHECKPOINT,
+    choose_checkpoint,
+    failed_last,
+    name_of,
+)
 from watchdog_train.core.recovery.history import (
     Case,
     asked_for,
@@ -34,7 +40,7 @@ from watchdog_train.core.recovery.outcome import (
     EXIT_RETRY_ELSEWHERE,
     child_code,
 )
-from watchdog_train.core.recovery.remedy_spec import RemedySpec, parted
+from watchdog_train.core.recovery.remedies import RemedySpec, parted
 
 __all__ = ["FALLBACK", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
 
@@ -224,10 +230,10 @@ def _may_repeat(case: Case) -> bool:
 
 def _with_older(case: Case, survey: Survey | None) -> Case | None:
     """The same with the next older valid checkpoint, where the newest had its turns."""
-    failed = older.failed_last(case.idle)
-    if failed is None or case.family not in older.BY_A_CHECKPOINT:
+    failed = failed_last(case.idle)
+    if failed is None or case.family not in BY_A_CHECKPOINT:
         return None
-    choice = plans.choose_checkpoint(case.state, survey, instead_of=failed)
+    choice = choose_checkpoint(case.state, survey, instead_of=failed)
     resume = plans.resume(case.state, choice, _resume_arg(case), survey)
     if choice.chosen is None or resume.via == "script":  # which decides itself what it loads
         return None
@@ -369,7 +375,7 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
     )
     used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
     if len(used) > 1:
-        why = why.plus(Why("resumed-from", names=tuple(map(plans.name_of, used))))
+        why = why.plus(Why("resumed-from", names=tuple(map(name_of, used))))
     if case.crash is not None and case.crash.repeated:
         same = what.plus(Why("same-again", count=case.crash.repeated + 1))
         return _failed(same.plus(*_offered(offers)), case.attempt, offers)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -21,18 +19,15 @@ from watchdog_train.core.model import (
     Value,
     Why,
     WhyCode,
-    said,
 )
-from watchdog_train.core.recovery import older
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.choice import Choice, name_of
+from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.core.starting import launchers
 from watchdog_train.core.starting.command_line import script_arguments, script_words
 
 PLACEHOLDERS = ("{checkpoint}", "{ckpt}")
 AUTO_RESUME = "auto"
 """As --resume-arg: the option that the script's own parser has shown in an attempt before."""
-_REJECTED_CAP = 20
-_SEPARATORS = re.compile(r"[/\\]")
 _SURE_NAMES = (
     "resume_from_checkpoint", "resume_from", "resume_path", "resume_ckpt", "resume_checkpoint",
     "resume", "restore_from", "restore", "load_checkpoint", "from_checkpoint",
@@ -49,15 +44,6 @@ _RESUMES: tuple[WhyCode, WhyCode] = ("resumes-from", "newest-checkpoint")
 
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
-
-
-class Choice(Value):
-    """The checkpoint to go on from, and those that were passed over for it."""
-
-    chosen: CheckpointFinding | None
-    rejected: tuple[CheckpointRejected, ...]
-    spent: tuple[str, ...] = ()
-    """Names of those of them that are valid, and with which attempts have failed."""
 
 
 class Resume(Value):
@@ -126,82 +112,6 @@ def launcher_environment(state: State, attempt: int) -> dict[str, str]:
         attempt_dir=f"{state.run_dir}/attempts/{attempt:04d}",
         node=task if task is not None and task.kind == "node" else None,
     )
-
-
-def choose_checkpoint(
-    state: State, survey: Survey | None, *, instead_of: CheckpointRef | None = None
-) -> Choice:
-    """Newest to oldest the first that is whole; one that cannot be told only when none is whole.
-
-    Args:
-        state: what attempts have failed with is passed over, where another one is left.
-        survey: what there is.
-        instead_of: the next older one of the same training is asked for; none where none is left.
-    """
-    findings = survey.findings if survey is not None else ()
-    refused = [_refusal(finding, state) for finding in findings]
-    fit = [index for index, why in enumerate(refused) if why is None]
-    whole = [index for index in fit if findings[index].whole]
-    failed = ((index, older.why_spent(state, findings[index], instead_of)) for index in whole)
-    spent = {index: why for index, why in failed if why is not None}
-    fresh = [index for index in whole if index not in spent]
-    if instead_of is not None:
-        order = [index for index in fresh if older.may_replace(findings[index], instead_of)]
-    else:
-        order = [*fresh, *whole, *fit]
-    best = next(iter(order), None)
-    rejected = [
-        CheckpointRejected(
-            path=finding.path,
-            format=finding.format,
-            why=refused[index]
-            or spent.get(index)
-            or (Why("not-older") if finding.whole else Why("no-proof", problem=finding.said)),
-            torn=not finding.whole,
-        )
-        for index, finding in enumerate(findings)
-        if best is None or index < best or _is_torn_later(finding, findings[best])
-    ]
-    return Choice(
-        chosen=None if best is None else findings[best],
-        rejected=tuple(rejected[:_REJECTED_CAP]),
-        spent=tuple(name_of(findings[index].path) for index in spent if index < (best or 0)),
-    )
-
-
-def _is_torn_later(finding: CheckpointFinding, chosen: CheckpointFinding) -> bool:
-    """A half-written save after the chosen one; no hook has noted it, so it is listed behind."""
-    same = finding.whole is False and finding.home == chosen.home
-    return same and (finding.saved_at or 0.0) > (chosen.saved_at or math.inf)
-
-
-def name_of(path: str) -> str:
-    """The last part of a path."""
-    return _SEPARATORS.split(path.rstrip("/\\"))[-1] or path
-
-
-def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
-    if finding.whole is False:
-        return said(finding.said)
-    unseen = dict(state.crew.unseen) if state.crew is not None else {}
-    if finding.path in unseen:
-        return unseen[finding.path]
-    other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
-    if other is not None and finding.how_checked != "recorded":
-        return Why("others-write", who=other.run_id)
-    if finding.before_run:
-        return Why("before-this-run")  # which began without it, or loads it by itself
-    last = state.attempt
-    if last is None or last.plan.checkpoint is None or finding.whole:
-        return None
-    if last.plan.checkpoint.path == finding.path and not last.began:
-        return Why("no-step-from-it", attempts=(last.attempt,), problem=finding.said)
-    return None
-
-
-def _is_below(path: str, directory: str) -> bool:
-    parts, top = (_SEPARATORS.split(each.rstrip("/\\")) for each in (path, directory))
-    return parts[: len(top)] == top
 
 
 def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey | None) -> Resume:

@@ -25,7 +25,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Sample, SlotReading, Why, WhyCode, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
-from watchdog_train.core.recovery.remedy_spec import RemedySpec
+from watchdog_train.core.recovery.remedies import RemedySpec
 
 PROOF_S = 60.0
 """A save that no survey has found whole by then is not looked at again."""

@@ -42,6 +42,11 @@ TASK_VARIABLES = (
 )
 """Two processes that differ in one of these are two tasks, never the same training twice."""
 
+_ADDRESS = re.compile(
+    r"tcp://(?:\[(?P<six>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[^\s/:\[\]@?#]{1,253}))"
+    r":(?P<port>\d{1,5})/?",
+    re.IGNORECASE,
+)
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
@@ -246,3 +251,18 @@ def number(environment: Mapping[str, str], *names: str) -> int | None:
     """The first of these variables that is set, if it is a number."""
     text = next((environment[name] for name in names if environment.get(name)), "").strip()
     return int(text) if text.isdecimal() and len(text) <= 9 else None
+
+
+def address_of(coordination: str) -> tuple[str, int]:
+    """Host and port of `tcp://HOST:PORT`.
+
+    Raises:
+        ValueError: it is none; the message says why.
+    """
+    match = _ADDRESS.fullmatch(coordination)
+    if match is None:
+        raise ValueError("it is not tcp://HOST:PORT, with an IPv6 address in brackets")
+    port = int(match["port"])
+    if not 1024 <= port < 1 << 16:
+        raise ValueError(f"port {port} is none of 1024 to 65535")
+    return match["six"] or match["name"], port

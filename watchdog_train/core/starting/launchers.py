@@ -14,9 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.model import Value
-from watchdog_train.core.starting.command_line import Found, option_names
+from watchdog_train.core.starting.command_line import Family, Found, option_names
 from watchdog_train.core.starting.jobs import JobTask
-from watchdog_train.core.starting.launcher_options import Family
 
 Settled = Literal["rendezvous", "id", "store", "logs", "streams"]
 

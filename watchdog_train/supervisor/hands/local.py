@@ -24,8 +24,8 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.events import SentSignal, TreeGone
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
-from watchdog_train.core.recovery.giving_up import stops_what_began_anew
 from watchdog_train.core.recovery.keeping import unkept
+from watchdog_train.core.recovery.outcome import stops_what_began_anew
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.report.why_text import with_text

@@ -14,8 +14,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
-from watchdog_train.core.starting.jobs import JobTask
-from watchdog_train.core.starting.place import address_of
+from watchdog_train.core.starting.jobs import JobTask, address_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.places import (
     private_runtime_directory,

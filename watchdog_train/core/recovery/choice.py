@@ -1,15 +1,19 @@
-"""A checkpoint that is valid in form, and with which attempts fail: older ones get a turn. Pure.
+"""Which checkpoint the next attempt resumes from. Pure.
 
-It may not load, or lead to NaN. Told by what the attempts of this run have come to.
+One that is valid in form may not load, or lead to NaN. Told by what the attempts of this run have
+come to: after some of them older checkpoints get a turn.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 
+from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Why
+from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Survey, Value, Why, said
 
 BY_A_CHECKPOINT = (None, "nan-loss")
 """Causes that a checkpoint may have; any other is known not to be its fault: a port, a GPU."""
@@ -19,6 +23,93 @@ SEEN_IF_NOTED = ("torch", "safetensors")
 """The same where a hook has noted the save; other scripts may read these files by themselves."""
 TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
+_REJECTED_CAP = 20
+_SEPARATORS = re.compile(r"[/\\]")
+
+
+class Choice(Value):
+    """The checkpoint to go on from, and those that were passed over for it."""
+
+    chosen: CheckpointFinding | None
+    rejected: tuple[CheckpointRejected, ...]
+    spent: tuple[str, ...] = ()
+    """Names of those of them that are valid, and with which attempts have failed."""
+
+
+def choose_checkpoint(
+    state: State, survey: Survey | None, *, instead_of: CheckpointRef | None = None
+) -> Choice:
+    """Newest to oldest the first that is whole; one that cannot be told only when none is whole.
+
+    Args:
+        state: what attempts have failed with is passed over, where another one is left.
+        survey: what there is.
+        instead_of: the next older one of the same training is asked for; none where none is left.
+    """
+    findings = survey.findings if survey is not None else ()
+    refused = [_refusal(finding, state) for finding in findings]
+    fit = [index for index, why in enumerate(refused) if why is None]
+    whole = [index for index in fit if findings[index].whole]
+    failed = ((index, _why_spent(state, findings[index], instead_of)) for index in whole)
+    spent = {index: why for index, why in failed if why is not None}
+    fresh = [index for index in whole if index not in spent]
+    if instead_of is not None:
+        order = [index for index in fresh if _may_replace(findings[index], instead_of)]
+    else:
+        order = [*fresh, *whole, *fit]
+    best = next(iter(order), None)
+    rejected = [
+        CheckpointRejected(
+            path=finding.path,
+            format=finding.format,
+            why=refused[index]
+            or spent.get(index)
+            or (Why("not-older") if finding.whole else Why("no-proof", problem=finding.said)),
+            torn=not finding.whole,
+        )
+        for index, finding in enumerate(findings)
+        if best is None or index < best or _is_torn_later(finding, findings[best])
+    ]
+    return Choice(
+        chosen=None if best is None else findings[best],
+        rejected=tuple(rejected[:_REJECTED_CAP]),
+        spent=tuple(name_of(findings[index].path) for index in spent if index < (best or 0)),
+    )
+
+
+def _is_torn_later(finding: CheckpointFinding, chosen: CheckpointFinding) -> bool:
+    """A half-written save after the chosen one; no hook has noted it, so it is listed behind."""
+    same = finding.whole is False and finding.home == chosen.home
+    return same and (finding.saved_at or 0.0) > (chosen.saved_at or math.inf)
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return _SEPARATORS.split(path.rstrip("/\\"))[-1] or path
+
+
+def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
+    if finding.whole is False:
+        return said(finding.said)
+    unseen = dict(state.crew.unseen) if state.crew is not None else {}
+    if finding.path in unseen:
+        return unseen[finding.path]
+    other = next((each for each in state.shared if _is_below(finding.path, each.directory)), None)
+    if other is not None and finding.how_checked != "recorded":
+        return Why("others-write", who=other.run_id)
+    if finding.before_run:
+        return Why("before-this-run")  # which began without it, or loads it by itself
+    last = state.attempt
+    if last is None or last.plan.checkpoint is None or finding.whole:
+        return None
+    if last.plan.checkpoint.path == finding.path and not last.began:
+        return Why("no-step-from-it", attempts=(last.attempt,), problem=finding.said)
+    return None
+
+
+def _is_below(path: str, directory: str) -> bool:
+    parts, top = (_SEPARATORS.split(each.rstrip("/\\")) for each in (path, directory))
+    return parts[: len(top)] == top
 
 
 def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
@@ -38,7 +129,7 @@ def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
     return last.plan.checkpoint
 
 
-def why_spent(
+def _why_spent(
     state: State, finding: CheckpointFinding, instead_of: CheckpointRef | None
 ) -> Why | None:
     """That attempts have failed with it, and that an older one was taken since, or is to be now.
@@ -72,7 +163,7 @@ def why_spent(
     )
 
 
-def may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
+def _may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
     """Whether it is an older state of the same training."""
     of_same = (finding.format, finding.home, finding.nth, finding.ordinal, finding.signature) == (
         used.format,
