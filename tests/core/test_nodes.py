@@ -11,7 +11,7 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Record
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.job import meeting
+from watchdog_train.core.job import rendezvous
 from watchdog_train.core.model import Survey, said
 from watchdog_train.core.policy import Job, Policy
 from watchdog_train.core.recovery.plans import build, launcher_environment
@@ -178,7 +178,7 @@ def state(command: str, rank: int, **environment: str) -> State:
 
 def planned(command: str, port: int | None = 29501, **environment: str) -> Any:
     leader = state(command, 0, **environment)
-    return meeting.meet(build(leader, 2, said("why"), (), {}, argv=leader.argv), leader, port)
+    return rendezvous.meet(build(leader, 2, said("why"), (), {}, argv=leader.argv), leader, port)
 
 
 MEETINGS = {
@@ -230,7 +230,7 @@ def test_another_node_takes_the_plan_over_with_its_own_rank(own: str) -> None:
     base = f"torchrun --nnodes 2 {own.replace('1', '0')} --master-addr n1 train.py".split()
     leader = state(" ".join(base), 0)
     plan = build(leader, 2, said("why"), (), {}, argv=(*base, "--resume", "/c/1", "--lr=2"))
-    plan = meeting.meet(plan, leader, 29501)
+    plan = rendezvous.meet(plan, leader, 29501)
     for_all = {k: v for k, v in plan.env.items() if launcher_environment(leader, 2).get(k) != v}
     order = StartAttempt(plan=msgspec.structs.replace(plan, env=for_all), base=tuple(base))
     taken = own_plan(order, state(f"torchrun --nnodes 2 {own} --master-addr n1 train.py", 1))
@@ -244,8 +244,8 @@ def test_another_node_takes_the_plan_over_with_its_own_rank(own: str) -> None:
 
 def test_ports_follow_each_other_and_end_in_time() -> None:
     """Attempt 1 has the one that was named; nobody goes beyond the last one."""
-    assert [meeting.port_of(29500, attempt) for attempt in (1, 2, 3)] == [29500, 29501, 29502]
-    assert meeting.port_of(65535, 2) == 65535
+    assert [rendezvous.port_of(29500, attempt) for attempt in (1, 2, 3)] == [29500, 29501, 29502]
+    assert rendezvous.port_of(65535, 2) == 65535
     ports = {
         "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint n1 t.py": 29400,
         "torchrun --nnodes 2 --master-addr n1 t.py": 29500,
@@ -254,7 +254,7 @@ def test_ports_follow_each_other_and_end_in_time() -> None:
     }
     for command, wanted in ports.items():
         across = launcher(command).across
-        assert meeting.first_port(across) == wanted, command
+        assert rendezvous.first_port(across) == wanted, command
 
 
 def test_a_taken_port_is_replaced_in_the_plan() -> None:
