@@ -72,7 +72,7 @@ def gather(
 
 
 def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tuple[str, ...]]:
-    from watchdog_train.evidence.text.bring import read_whole
+    from watchdog_train.evidence.machines import read_whole
 
     until = time.monotonic() + BUNDLES_WITHIN_S
     found = {}

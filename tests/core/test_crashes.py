@@ -37,7 +37,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.recovery.crashes import ROWS, Crash, may_restart, row_of
 from watchdog_train.core.recovery.ladder import Restart, Stop
 from watchdog_train.evidence.exceptions import of_elastic
-from watchdog_train.evidence.text.exceptions import exceptions, is_wrapper, last_of
+from watchdog_train.evidence.tracebacks import exceptions, is_wrapper, last_of
 from watchdog_train.report.explanation_text import crash_words
 from watchdog_train.report.why_text import why_text
 

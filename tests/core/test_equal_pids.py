@@ -17,9 +17,10 @@ from watchdog_train.core.diagnosis.first_failure import first_failure
 from watchdog_train.core.diagnosis.places import groups, root_process
 from watchdog_train.core.model import Explanation, Standstill, Who
 from watchdog_train.core.model.waits import ChildWait
+from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.evidence.joint import answer
+from watchdog_train.evidence.machines import together
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.evidence.text.bring import evidence_from, together
 from watchdog_train.explain.judge import judge
 from watchdog_train.report.evidence_text import glance
 
@@ -113,7 +114,7 @@ def test_the_records_of_all_nodes_are_compared(tmp_path: Path) -> None:
         )
         (tmp_path / path).mkdir()
         bundle_in(tmp_path / path, given, 100.0)
-    whole, _ = evidence_from([str(tmp_path / "node0"), str(tmp_path / "node1")])
+    whole = read_inputs([str(tmp_path / "node0"), str(tmp_path / "node1")]).evidence
     assert whole.world_size == 4
     assert {fact.rank: fact.seq for fact in whole.collectives} == {0: 8, 1: 8, 2: 7, 3: 7}
     compared = compare(whole.collectives)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 
@@ -16,11 +17,11 @@ from watchdog_train.evidence.bundle import (
     stack_name,
     write_staged,
 )
+from watchdog_train.evidence.dumps import dumps
+from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.evidence.joint import answer
+from watchdog_train.evidence.machines import read_whole
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.evidence.text.bring import evidence_from, read_whole
-from watchdog_train.evidence.text.gather import gather
-from watchdog_train.evidence.text.sources import Source
 from watchdog_train.explain.judge import judge
 from watchdog_train.report.evidence_text import glance
 from watchdog_train.report.screen_text import one_screen
@@ -45,8 +46,23 @@ def dump(frames: str) -> str:
 
 
 def evidence(**files: str) -> Evidence:
-    names = {name: name.replace("_", "-").replace("-pid", ".pid") + ".txt" for name in files}
-    return gather([Source(name=names[name], text=text) for name, text in files.items()])
+    """Of names as rank7_worker3_pid90."""
+    processes = []
+    for name, text in files.items():
+        rank, worker, pid = (re.search(rf"{word}(\d+)", name) for word in ("rank", "worker", "pid"))
+        processes.append(
+            ProcessEvidence(
+                pid=int(pid[1]),
+                start=0,
+                ppid=0,
+                role="worker" if worker else "rank",
+                rank=int(rank[1]),
+                worker=int(worker[1]) if worker else None,
+                threads=dumps(text)[0].threads,
+                how="py-spy",
+            )
+        )
+    return Evidence(why="manual", processes=tuple(processes))
 
 
 def test_everybody_is_on_one_line():
@@ -121,7 +137,7 @@ def test_a_bundle_of_several_machines_is_read_as_one(tmp_path):
     told = answer(request)
     assert told.explanation is not None
     whole = read_whole(folder)
-    diagnosed, _ = evidence_from([str(folder)])
+    diagnosed = read_inputs([str(folder)]).evidence
     assert [one.rank for one in whole.evidence.processes] == [0, 1]
     assert [one.rank for one in diagnosed.processes] == [0, 1], "wtrain diagnose"
     assert [(one.name, one.hostname, one.ranks) for one in whole.machines] == [
@@ -139,13 +155,10 @@ def test_a_bundle_of_several_machines_is_read_as_one(tmp_path):
 
 
 def test_our_own_bundle_is_diagnosed_like_its_collector_did(tmp_path, capsys):
-    """`wtrain diagnose` of a stall folder, and of its text files alone, names the same cause."""
     folder = tmp_path / "0001"
     bundle_in(folder, evidence(rank0_pid1=dump(REDUCE), rank1_pid2=dump(LOADER)), 100.0)
     stored = json.loads((folder / "explanation.json").read_text())
-    for path in sorted((folder / "stacks").glob("*.json")):
-        path.unlink()
-    assert main.run(["diagnose", str(folder / "stacks"), "--json"]) == 0
+    assert main.run(["diagnose", str(folder), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["family"] == stored["because"]["family"]
     assert answer["explanation"]["root"]["who"]["rank"] == 1

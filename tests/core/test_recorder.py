@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import time
@@ -28,8 +27,8 @@ from watchdog_train.core.pickle_data import (
     UnreadablePickleError,
     read,
 )
+from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.evidence.recorders import left_in_files, read_dump
-from watchdog_train.evidence.text.sources import read_sources
 
 CAPTURED = Path(__file__).parents[1] / "programs" / "recorders"
 
@@ -199,12 +198,8 @@ def test_a_folder_of_nccl_pickles_can_be_brought(tmp_path):
     for rank in range(2):
         dump = nccl(rank, 5, 6 - rank, "nccl:all_reduce")
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    sources, _ = read_sources([str(tmp_path)])
-    assert [source.name for source in sources] == [
-        "nccl_trace_rank_0.json",
-        "nccl_trace_rank_1.json",
-    ]
-    assert looks_like_recorder(json.loads(sources[0].text))
+    given = read_inputs([str(tmp_path)])
+    assert [(fact.rank, fact.seq) for fact in given.evidence.collectives] == [(0, 6), (1, 5)]
 
 
 KEYS = (

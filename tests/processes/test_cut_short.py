@@ -15,8 +15,8 @@ from tests.support import wait_until
 from watchdog_train.core.model import EvidenceResult, Member, Patience
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
+from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.evidence.request import RESULT_FILE, read_partial, read_result
-from watchdog_train.evidence.text.bring import evidence_from
 from watchdog_train.explain.judge import judge
 from watchdog_train.supervisor import tasks as tasks_module
 from watchdog_train.supervisor.children import ChildTable
@@ -101,8 +101,7 @@ def test_what_was_collected_outlives_its_collector(tmp_path, monkeypatch, sleepe
         kept = read_bundle(Path(result.dir))
         assert "waits_here" in [frame.name for frame in kept.evidence.processes[0].main.frames]
         assert not kept.evidence.processes[1].threads
-        evidence, _ = evidence_from((result.dir,))
-        assert judge(evidence).root
+        assert judge(read_inputs((result.dir,)).evidence).root
         assert read.poll() is None
         assert never.poll() is None
         wait_until(lambda: not _runs(fake), 10, "no tool is left")

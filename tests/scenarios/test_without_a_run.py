@@ -32,6 +32,11 @@ REINIT = (
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess. "
     "To use CUDA with multiprocessing, you must use the 'spawn' start method\n"
 )
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 7, in step
+ZeroDivisionError: float division by zero
+"""
 
 
 def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
@@ -91,6 +96,10 @@ def test_a_log_is_explained(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(REINIT)
     told = run_wtrain("diagnose", "train.log", "--json", cwd=tmp_path).check().json()
     assert (told["schema_version"], told["family"]) == (1, "fork-cuda-init")
+    assert told["failure"]["fact"]["type"] == "RuntimeError"
+    (tmp_path / "train.log").write_text(TRACEBACK)
+    shown = run_wtrain("diagnose", "train.log", cwd=tmp_path).check().stdout
+    assert shown.startswith("ZeroDivisionError at train.py:7 in step(): float division by zero\n")
     refused = run_wtrain("diagnose", "nothing.log", cwd=tmp_path).check(78)
     assert "evidence-missing" in refused.stderr
 

@@ -25,7 +25,7 @@ from watchdog_train.evidence.bundle import (
     bundle_folders,
     bundles_in,
 )
-from watchdog_train.evidence.text.bring import read_whole
+from watchdog_train.evidence.machines import read_whole
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
 from watchdog_train.report.explanation_text import crash_words, sentences, what_happened

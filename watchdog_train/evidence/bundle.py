@@ -30,7 +30,7 @@ from watchdog_train.core.model import EvidenceResult, Explanation, Value
 from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
-from watchdog_train.trusted_files import make_folder
+from watchdog_train.trusted_files import make_folder, read_regular
 from watchdog_train.whole_files import read_json, replace_whole
 
 VERDICT_FILE = "verdict.json"
@@ -42,6 +42,7 @@ SUMMARY_FILE = "SUMMARY.md"
 STACKS_FOLDER = "stacks"
 RECORDER_FOLDER = "flight-recorder"
 RANKS_FILE = "ranks.json"
+_TITLE = "==> "
 _READ_CAP = 64 << 20
 BUNDLES_CAP = 1000
 _T = TypeVar("_T")
@@ -226,6 +227,18 @@ def read_bundle(folder: Path) -> Bundle | None:
     )
 
 
+def read_logs(folder: Path) -> tuple[LogText, ...]:
+    """The logs of a bundle, from their file."""
+    content = read_regular(str(folder / LOG_FILE), _READ_CAP)
+    logs: list[tuple[str, list[str]]] = []
+    for line in (content[0] if content is not None else b"").decode("utf-8", "replace").split("\n"):
+        if line.startswith(_TITLE) and line.endswith(" <=="):
+            logs.append((line[len(_TITLE) : -len(" <==")], []))
+        elif logs and line.strip():
+            logs[-1][1].append(line)
+    return tuple(LogText(source=name, lines=tuple(lines)) for name, lines in logs if lines)
+
+
 def _with_threads(folder: Path, record: ProcessRecord) -> ProcessEvidence:
     if record.stack_file is None:
         return record.facts
@@ -241,7 +254,7 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
 def _log_text(logs: tuple[LogText, ...]) -> str:
     parts = []
     for log in logs:
-        parts += [f"==> {log.source} <==", *log.lines, ""]
+        parts += [f"{_TITLE}{log.source} <==", *log.lines, ""]
     return "\n".join(parts) or "no output was captured\n"
 
 

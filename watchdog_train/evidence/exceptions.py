@@ -15,7 +15,7 @@ from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.model import ExceptionFact, Value
 from watchdog_train.evidence.logs import TAIL_BYTES, clean_lines
 from watchdog_train.evidence.redact import redact_text
-from watchdog_train.evidence.text.exceptions import exceptions, is_wrapper, last_of
+from watchdog_train.evidence.tracebacks import exceptions, is_wrapper, last_of
 from watchdog_train.trusted_files import names, read_regular
 
 _TIMES, _TRACEBACK = ".times", b"Traceback (most recent call last)"

@@ -17,7 +17,7 @@ from pathlib import Path
 from watchdog_train.client import layout
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import ProcessId
-from watchdog_train.evidence.text.reader import read_text
+from watchdog_train.evidence.dumps import dumps
 from watchdog_train.store.control import ControlPage
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -121,5 +121,5 @@ def size_of(path: str) -> int:
 
 def parse(text: str) -> tuple[ThreadStack, ...] | None:
     """The threads in a faulthandler dump, main thread (printed last) marked; None if none."""
-    dumps = [dump for dump in read_text(text).dumps if dump.tool == "fault handler"]
-    return dumps[-1].threads if dumps else None
+    found = [dump for dump in dumps(text) if dump.how == "fault handler"]
+    return found[-1].threads if found else None

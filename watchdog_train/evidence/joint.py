@@ -13,17 +13,22 @@ import msgspec
 
 from watchdog_train.core.diagnosis.places import root_process
 from watchdog_train.core.model import JointAnswer
+from watchdog_train.evidence.bundle import read_bundle, read_logs
+from watchdog_train.evidence.machines import JOINT_FILE, together
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
-from watchdog_train.evidence.text.bring import JOINT_FILE, evidence_in, together
 from watchdog_train.explain.judge import judge
 from watchdog_train.trusted_files import open_read
 
 
 def answer(request: JointRequest) -> JointAnswer:
     """The diagnosis, or why there is none."""
-    read = ((path, evidence_in(Path(path))) for path in request.bundles)
-    found = {path: evidence for path, evidence in read if evidence is not None}
+    read = ((path, read_bundle(Path(path))) for path in request.bundles)
+    found = {
+        path: msgspec.structs.replace(bundle.evidence, logs=read_logs(Path(path)))
+        for path, bundle in read
+        if bundle is not None
+    }
     there = list(found)
     if not there:
         return JointAnswer(explanation=None, problem="no bundle can be read")

@@ -11,7 +11,6 @@ import shutil
 import sys
 import sysconfig
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -24,9 +23,9 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.evidence import locks
+from watchdog_train.evidence.dumps import Dump, with_main
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.redact import redact_text
-from watchdog_train.evidence.text.mains import with_main
 from watchdog_train.system import proc
 
 NAME = "py-spy"
@@ -173,12 +172,12 @@ def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
     return _stacks(_decoded(text), pid)
 
 
-def threads_of(data: Any, pid: int | None) -> tuple[ThreadStack, ...] | None:
-    """The threads of this process in py-spy's decoded JSON; of any process without a pid."""
-    try:
-        return _stacks(msgspec.convert(data, list[_Thread]), pid)
-    except msgspec.ValidationError:
-        return None
+def dumped(text: str) -> tuple[Dump, ...]:
+    """The processes in py-spy's JSON; none where it is something else. Never raises."""
+    threads = _decoded(text) if text.lstrip()[:1] == "[" else []
+    pids = sorted({one.pid for one in threads}, key=lambda pid: pid or 0)
+    found = ((pid, _stacks(threads, pid)) for pid in pids)
+    return tuple(Dump(how="py-spy", threads=one, line=0, pid=pid) for pid, one in found if one)
 
 
 def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:

@@ -25,7 +25,6 @@ from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
 from watchdog_train.core.model.waits import FileLockWait, SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
-from watchdog_train.evidence.text.tracebacks import kernel_frames
 from watchdog_train.system import current, proc
 from watchdog_train.trusted_files import read_regular
 
@@ -243,7 +242,7 @@ class Target:
             command=self.command,
             state=self.state,
             wchan=look.wchan if look else None,
-            kernel=kernel_frames(self.kernel_stack or ""),
+            kernel=_kernel_frames(self.kernel_stack or ""),
             deciding_tid=self.deciding_tid,
             thread_waits=waits,
             wait=deciding.wait if deciding else None,
@@ -316,3 +315,19 @@ def read_milestones(slot_dir: str | None, who: ProcessId) -> tuple[Milestone, ..
     found = read_regular(os.path.join(slot_dir, f"{who.pid}{layout.NOTE_SUFFIX}"), NOTE_BYTES + 1)
     note = decode_note(found[0], who.pid) if found is not None else None
     return note.milestones if note is not None and note.start in (0, who.start) else ()
+
+
+_KERNEL_FRAME = re.compile(
+    r"\s*(?:\[<[0-9a-fA-F]{1,16}>\]\s+|\?\s+)?(?P<name>[A-Za-z_][\w.]{2,100})\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?"
+    r"(?: \[(?P<module>\w{1,40})\])?\s*\Z"
+)
+
+
+def _kernel_frames(text: str) -> tuple[str, ...]:
+    """All frames of /proc/PID/stack, innermost first, as `nfs_wait_bit_killable [nfs]`."""
+    found = (_KERNEL_FRAME.match(line) for line in text.splitlines()[:64])
+    return tuple(
+        f"{match['name']} [{match['module']}]" if match["module"] else match["name"]
+        for match in found
+        if match is not None
+    )

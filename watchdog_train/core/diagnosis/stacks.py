@@ -108,7 +108,8 @@ def short_file(file: str) -> str:
 
 
 _INSTALLED = re.compile(
-    r".*(?:/(?:site-packages|dist-packages)/|/lib(?:32|64)?/python\d|/python\d+\.zip/|"
+    r".*(?:/(?:site-packages|dist-packages)/|/lib(?:32|64)?/python\d|/python\d+\.zip/|/bin/[\w-]+\Z|"
+    r"/(?:(?:[Aa]na|[Mm]ini)?conda3?|envs/[^/]+)/[Ll]ib/|"
     r"/[Pp]ython[\d.]*/[Ll]ib/|/(?:torch|watchdog_train)/\w+/)|<frozen "
 )
 

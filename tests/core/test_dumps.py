@@ -1,4 +1,4 @@
-"""Dumps of py-spy and faulthandler, and logs: every format becomes the same stacks."""
+"""Text of tools and programs: stacks, exceptions, and lines of logs, in whatever layout."""
 
 # ruff: noqa: E501 - lines of dumps are as long as they are
 from __future__ import annotations
@@ -9,11 +9,11 @@ import pytest
 
 from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
 from watchdog_train.evidence import pyspy
-from watchdog_train.evidence.text.gather import gather
-from watchdog_train.evidence.text.reader import read_text
-from watchdog_train.evidence.text.roles import who_by_name
-from watchdog_train.evidence.text.sources import Source
+from watchdog_train.evidence.dumps import dumps
+from watchdog_train.evidence.inputs import Texts, cause_first
+from watchdog_train.evidence.tracebacks import failures
 from watchdog_train.explain import waits
+from watchdog_train.report.diagnosis_text import failure_words
 
 PY_SPY = """\
 Process 812: python -u train.py --lr 1e-4
@@ -50,9 +50,8 @@ Current thread 0x00007f2b [python3] (most recent call first):
 
 
 def innermost(text):
-    dumps = read_text(text).dumps
-    assert len(dumps) == 1, dumps
-    main = next(thread for thread in dumps[0].threads if thread.main)
+    (dump,) = dumps(text)
+    main = next(thread for thread in dump.threads if thread.main)
     return [frame.name for frame in main.frames]
 
 
@@ -73,65 +72,109 @@ def test_every_format_gives_the_main_threads_frames(text, names):
     assert innermost(text) == names
 
 
-TRACEBACKS = {
-    "rich": """\
-056444Z ╭───────────────────── Traceback (most recent call last) ──────────────────────╮
-058181Z │ /opt/conda/lib/python3.10/site-packages/torch/utils/data/dataloader.py:11 │
-058182Z │ 33 in _try_get_data                                                       │
-058183Z │ ❱ 1133 │   data = self._data_queue.get(timeout=timeout)                   │
-058184Z │ /opt/conda/lib/python3.10/multiprocessing/connection.py:257 in poll       │
-058185Z ╰──────────────────────────────────────────────────────────────────────────────╯
-KeyboardInterrupt
-""",
-    "without a head": """\
- 10%|#         | 40/400 [01:00<09:00]
-  File "/opt/conda/lib/python3.10/site-packages/torch/utils/data/dataloader.py", line 1133, in _try_get_data
-    data = self._data_queue.get(timeout=timeout)
-  File "/opt/conda/lib/python3.10/multiprocessing/connection.py", line 257, in poll
-    return self._poll(timeout)
-KeyboardInterrupt
-""",
+def processes(**texts):
+    """Of files of these names; `__` stands for the dot before the pid."""
+    read = Texts()
+    for name, text in texts.items():
+        read.add(name.replace("__", ".") + ".txt", text.encode())
+    return read.evidence(cause_first(read.groups)).processes
+
+
+def told(*texts):
+    """What is said of logs of these texts: the cause first, then the rest."""
+    read = Texts()
+    for number, text in enumerate(texts):
+        read.add(f"log{number}.log", text.encode())
+    return [failure_words(one) for one in cause_first(read.groups)]
+
+
+def trace(kind, line=3, name="f"):
+    return f'Traceback (most recent call last):\n  File "a.py", line {line}, in {name}\n{kind}\n'
+
+
+RICH = """\
+╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+│ /home/me/train.py:1133 in step                                               │
+│ ❱ 1133 │   data = self._data_queue.get(timeout=timeout)                      │
+╰──────────────────────────────────────────────────────────────────────────────╯
+ValueError: bad
+"""
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+TOLD = {
+    "rich": ((RICH,), ["ValueError at train.py:1133 in step(): bad"]),
+    "what a launcher says last": (
+        (trace("ValueError: bad") + trace("torch.x.ChildFailedError:", name="main"),),
+        ["ValueError at a.py:3 in f(): bad"],
+    ),
+    "a launcher alone": (
+        (
+            "failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python\n"
+            + trace("x.ChildFailedError:"),
+        ),
+        ["killed by SIGKILL: failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python"],
+    ),
+    "a consequence that is printed first": (
+        (f"[rank0]: {CLOSED}\n[rank1]: KeyError: 'x'\n",),
+        ["KeyError: 'x' (rank 1)", f"{CLOSED} (rank 0)"],
+    ),
+    "the first in time of two logs": (
+        ("2026-05-01 10:00:09 ValueError: late\n", "2026-05-01 10:00:01 KeyError: 'first'\n"),
+        ["KeyError: 'first'", "ValueError: late"],
+    ),
+    "the last one of a process": (
+        (trace("ImportError: no apex") + trace("ValueError: bad", line=9),),
+        ["ValueError at a.py:9 in f(): bad", "ImportError at a.py:3 in f(): no apex"],
+    ),
+    "work went on after it": (
+        (trace("OSError: retry") + "step 1 loss 2\nstep 2 loss 1\nstep 3 loss 1\n",),
+        [],
+    ),
+    "a C++ exception": (
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n  what():  bad alloc\nAborted (core dumped)\n",
+        ),
+        ["c10::Error: bad alloc", "killed by SIGABRT: Aborted (core dumped)"],
+    ),
+    "a dead helper thread": (
+        ("Exception in thread Thread-3 (f):\n" + trace("OSError: gone"),),
+        ["OSError at a.py:3 in f(): gone (Thread-3 (f))"],
+    ),
+    "at the exit": (("Exception ignored in: <function f>\n" + trace("OSError: gone"),), []),
+    "an interrupt": ((trace("KeyboardInterrupt"),), ["KeyboardInterrupt at a.py:3 in f()"]),
+    "cut off": ((trace("ValueError: x").rpartition("Val")[0],), ["an exception at a.py:3 in f()"]),
+    "quoted in JSON": (
+        ('{"error": "Traceback (most recent call last):\\n  File \\"a\\"\\nValueError: bad\\n"}',),
+        [],
+    ),
+    "Slurm": (
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n",),
+        ["killed by SIGKILL: slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."],
+    ),
+    "nothing": (("loading 3 files\nUserWarning: slow\n",), []),
 }
 
 
-@pytest.mark.parametrize("how", TRACEBACKS)
-def test_a_traceback_is_read_however_it_was_printed(how):
-    (raised,) = read_text(TRACEBACKS[how]).raised
-    assert raised.interrupted
-    assert [frame.name for frame in raised.frames[:2]] == ["poll", "_try_get_data"]
-    assert raised.frames[1].line == 1133
-    assert raised.frames[1].short == "torch/utils/data/dataloader.py"
+@pytest.mark.parametrize("how", TOLD)
+def test_the_cause_is_named_first(how):
+    texts, words = TOLD[how]
+    assert told(*texts) == words
+
+
+def test_a_crash_is_never_a_standstill():
+    """Stacks of a fatal error, or beside an exception, are of no process that waits."""
+    (process,) = processes(log="Fatal Python error: Aborted\n\n" + FAULT.partition("\n")[2])
+    assert process.ended.end.said is not None or process.ended.end.signal
+    assert not process.threads
+    (failure,) = failures("Fatal Python error: Aborted\n\n" + FAULT)
+    assert failure.shown == "fatal"
 
 
 def test_a_dump_says_whose_it_is():
     """Process, version, threads and who holds the interpreter lock."""
-    dump = read_text(PY_SPY).dumps[0]
+    dump = dumps(PY_SPY)[0]
     assert (dump.pid, dump.command) == (812, "python -u train.py --lr 1e-4")
     assert [thread.owns_gil for thread in dump.threads] == [True, False]
     assert dump.threads[1].name == "QueueFeederThread"
-
-
-def test_a_dump_between_log_lines_leaves_the_log():
-    """What is no dump stays a line of the log, a look-alike head included."""
-    reading = read_text("Process 3: loading\nstep 1 loss 2\n" + PY_SPY + "\nstep 2 loss 1\n")
-    assert reading.log == ("Process 3: loading", "step 1 loss 2", "step 2 loss 1")
-    assert len(reading.dumps) == 1
-
-
-def test_ranks_that_print_into_one_stream_are_told_apart():
-    """Tracebacks of two ranks, line by line in turns, with the launcher's prefixes."""
-    first = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "ValueError: one"]
-    second = ["Traceback (most recent call last):", '  File "b.py", line 2, in g', "KeyError: 'x'"]
-    lines = [
-        line
-        for one, two in zip(first, second, strict=True)
-        for line in (f"[rank0]: {one}", f"[rank1]: {two}")
-    ]
-    raised = read_text("\n".join(lines)).raised
-    assert [(r.rank, r.type, r.frames[0].name) for r in raised] == [
-        (0, "ValueError", "f"),
-        (1, "KeyError", "g"),
-    ]
 
 
 def test_threads_behind_a_prefix_are_one_process():
@@ -140,59 +183,26 @@ def test_threads_behind_a_prefix_are_one_process():
         f'[rank3]:Thread 0x7f{at} (most recent call first):\n[rank3]:  File "a.py", line 1 in f\n[rank3]:\n'
         for at in (1, 2)
     )
-    assert [(dump.rank, len(dump.threads)) for dump in read_text(text).dumps] == [(3, 2)]
+    assert [(dump.rank, len(dump.threads)) for dump in dumps(text)] == [(3, 2)]
 
 
 def test_processes_are_told_apart_and_put_together():
     """Two containers have a pid 1 each; a dump without a pid shows the one process there is."""
     dump = 'Process 1: python train.py\nThread 1 (active): "MainThread"\n    f (a.py:1)\n'
 
-    def read(**texts):
-        return gather([Source(name=name, text=text) for name, text in texts.items()]).processes
-
-    one, two = read(rank0=dump, rank1=dump)
+    one, two = processes(rank0=dump, rank1=dump)
     assert one.identity != two.identity
-    (both,) = read(
-        py=dump, fault='Thread 0x7f (most recent call first):\n  File "b.py", line 2 in g\n'
+    moved = dump.replace("a.py:1", "a.py:7")
+    assert [one.changed for one in processes(log=dump + moved)] == [True]
+    worker = (
+        'Thread 1 (idle): "MainThread"\n    _worker_loop (torch/utils/data/_utils/worker.py:3)\n'
     )
-    assert [frame.name for thread in both.threads for frame in thread.frames] == ["f", "g"]
-
-
-def test_an_interrupt_is_no_error():
-    """Ctrl-C shows where the process was."""
-    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyboardInterrupt\n'
-    assert read_text(text).raised[0].interrupted
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("rank0.pid12.txt", ("rank", 0, None, 12)),
-        ("worker1.pid13.txt", ("worker", None, 1, 13)),
-        ("rank0-worker1.pid13.txt", ("worker", 0, 1, 13)),
-        ("launcher.pid9.txt", ("launcher", None, None, 9)),
-        ("case/rank_12/py-spy-881.txt", ("rank", 12, None, 881)),
-        ("rank3.log", ("rank", 3, None, None)),
-        ("logs/none_0/attempt_0/2/stderr.log", ("rank", 2, None, None)),
-        ("log.txt", (None, None, None, None)),
-        ("rank1-other.pid7.txt", ("other", 1, None, 7)),
-        ("compile_worker0.pid7.txt", ("other", None, None, 7)),
-        ("compile_worker.pid7.txt", ("other", None, None, 7)),
-        ("wandb-service.pid7.txt", ("other", None, None, 7)),
-        ("rank2/worker_3.txt", ("worker", 2, 3, None)),
-        ("torchrun/dump.txt", ("launcher", None, None, None)),
-        ("dataloader-worker-died/dump.txt", (None, None, None, None)),
-        ("dataloader-worker-stuck.txt", (None, None, None, None)),
-        ("datasets-map-num-proc.txt", (None, None, None, None)),
-        ("accelerate-hangs-at-nccl.txt", (None, None, None, None)),
-        ("rank0-only-work.log", (None, None, None, None)),
-        ("pyspy-subprocesses.txt", (None, None, None, None)),
-    ],
-)
-def test_a_file_name_tells_the_role(name, expected):
-    """As our own bundles name their files, and as others do."""
-    who = who_by_name(name)
-    assert (who.role, who.rank, who.worker, who.pid) == expected
+    found = processes(rank0__pid7=dump, rank0__pid8=worker, rank2__worker3__pid9=dump)
+    assert [(one.role, one.rank, one.worker) for one in found] == [
+        ("rank", 0, None),
+        ("worker", 0, None),
+        ("worker", 2, 3),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +258,7 @@ def test_frames_of_the_fault_handler_are_read_without_their_head():
         'File "/v/torch/utils/cpp_extension.py", line 2156 in _jit_compile\n'
     )
     assert innermost(text) == ["wait", "_jit_compile"]
-    assert not read_text('  File "/a/train.py", line 3, in <module>\n').dumps
+    assert not dumps('  File "/a/train.py", line 3, in <module>\n')
 
 
 @pytest.mark.parametrize(
@@ -288,5 +298,5 @@ Thread 7181 (active): "Thread-4"
     train_func (train_mnist.py:64)
     _bootstrap (threading.py:890)
 """
-    (process,) = gather([Source(name="rank0.pid7102.txt", text=text)]).processes
+    (process,) = processes(rank0__pid7102=text)
     assert waits.deciding_thread(process).name == "Thread-4"

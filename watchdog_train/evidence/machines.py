@@ -1,4 +1,4 @@
-"""Paths -> evidence: bundles of ours as they are, everything else as text."""
+"""Bundles of the machines of one job, read as one."""
 
 from __future__ import annotations
 
@@ -7,68 +7,20 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.core.diagnosis.facts import Evidence, LogText
+from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.core.model import Explanation, JointAnswer
-from watchdog_train.evidence.bundle import (
-    LOG_FILE,
-    VERDICT_FILE,
-    Bundle,
-    BundleMachine,
-    read_bundle,
-)
-from watchdog_train.evidence.text.gather import gather
-from watchdog_train.evidence.text.sources import read_sources
+from watchdog_train.evidence.bundle import Bundle, BundleMachine, read_bundle
 from watchdog_train.whole_files import read_json
 
 JOINT_FILE = "joint.json"
-"""In the leader's bundle: what the evidence of all machines has told."""
+"""In the leader's bundle: the explanation by the evidence of all machines."""
 _JOINT_BYTES = 16 << 20
-_TITLE = "==> "
 _replace = msgspec.structs.replace
 
 
-def evidence_from(paths: Sequence[str]) -> tuple[Evidence, list[str]]:
-    """The evidence at these places together, and notes on what was not read.
-
-    Raises:
-        WtrainError: a path does not exist, or there is nothing to read in all of them.
-    """
-    found: list[Evidence] = []
-    notes: list[str] = []
-    texts: list[str] = []
-    for path in paths:
-        parts = _parts(path)
-        found += parts
-        if not parts:
-            texts.append(path)
-    if texts:
-        sources, notes = read_sources(texts)
-        found.append(gather(sources))
-    return together(found), notes
-
-
-def _parts(path: str) -> list[Evidence]:
-    """Of all machines of a stall folder of ours; of a run directory its newest one."""
-    folder = Path(path)
-    if path == "-" or not folder.is_dir():
-        return []
-    if not (folder / VERDICT_FILE).is_file():
-        newest = sorted((folder / "stalls").glob(f"[0-9]*/{VERDICT_FILE}"))
-        if not newest:
-            return []
-        folder = newest[-1].parent
-    return [one for place in (folder, *_machines(folder)) if (one := evidence_in(place))]
-
-
-def evidence_in(folder: Path) -> Evidence | None:
-    """Of one machine."""
-    bundle = read_bundle(folder)
-    return None if bundle is None else _replace(bundle.evidence, logs=_logs(folder))
-
-
-def _machines(folder: Path) -> list[Path]:
-    """What the other machines of the job have sent."""
+def machine_folders(folder: Path) -> list[Path]:
+    """Bundles that the other machines of the job have sent."""
     try:
         return sorted(each for each in (folder / FOLDER).iterdir() if each.is_dir())
     except OSError:
@@ -81,7 +33,7 @@ def read_whole(folder: Path) -> Bundle | None:
     Of a hang the explanation is the one of all of them; a crash has the words of its machine.
     """
     ours = read_bundle(folder)
-    read = ((place, read_bundle(place)) for place in _machines(folder))
+    read = ((place, read_bundle(place)) for place in machine_folders(folder))
     theirs = {place: bundle for place, bundle in read if bundle is not None}
     if ours is None or not theirs:
         return ours
@@ -120,26 +72,11 @@ def _on_its_machine(
     return _replace(found, root=_replace(found.root, who=who))
 
 
-def _logs(folder: Path) -> tuple[LogText, ...]:
-    """log-tail.txt: several logs, each under its title."""
-    if not (folder / LOG_FILE).is_file():
-        return ()
-    sources, _ = read_sources([str(folder / LOG_FILE)])
-    logs: list[tuple[str, list[str]]] = []
-    for line in sources[0].text.split("\n"):
-        if line.startswith(_TITLE) and line.endswith(" <=="):
-            logs.append((line[len(_TITLE) : -len(" <==")], []))
-        elif logs and line.strip():
-            logs[-1][1].append(line)
-    return tuple(LogText(source=name, lines=tuple(lines)) for name, lines in logs if lines)
-
-
 def _as_part(number: int, evidence: Evidence) -> Evidence:
-    of = msgspec.structs.replace
-    return of(
+    return _replace(
         evidence,
-        processes=tuple(of(process, part=number) for process in evidence.processes),
-        logs=tuple(of(log, part=number) for log in evidence.logs),
+        processes=tuple(_replace(process, part=number) for process in evidence.processes),
+        logs=tuple(_replace(log, part=number) for log in evidence.logs),
     )
 
 
@@ -148,15 +85,15 @@ def together(found: Sequence[Evidence]) -> Evidence:
     if len(found) == 1:
         return found[0]
     found = [_as_part(number, one) for number, one in enumerate(found)]
-    first = found[0]
-    return msgspec.structs.replace(
-        first,
-        why=next((one.why for one in found if one.why == "stall"), first.why),
+    return _replace(
+        found[0],
+        why=next((one.why for one in found if one.why == "stall"), found[0].why),
         processes=tuple(p for one in found for p in one.processes),
         logs=tuple(log for one in found for log in one.logs),
         exit=next((one.exit for one in found if one.exit is not None), None),
         locks=tuple(lock for one in found for lock in one.locks),
         collectives=tuple(fact for one in found for fact in one.collectives),
         exchanging=tuple(rank for one in found for rank in one.exchanging),
+        exceptions=tuple(fact for one in found for fact in one.exceptions),
         world_size=next((one.world_size for one in found if one.world_size), None),
     )

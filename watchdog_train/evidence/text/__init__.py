@@ -1,1 +1,0 @@
-"""Evidence from text: dumps of other tools, logs and process lists that somebody brings along."""

@@ -1,0 +1,289 @@
+"""Text that programs print -> the exceptions and fatal errors in it. Pure, linear, total.
+
+Several ranks may print into one text: lines with the same launcher's prefix are read together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import msgspec
+
+from watchdog_train.core.diagnosis.log_lines import LINE_CAP, read_line
+from watchdog_train.core.diagnosis.stacks import both_ends, is_own_file, printable
+from watchdog_train.core.model import CodePlace, ExceptionCause, ExceptionFact
+from watchdog_train.core.model.exceptions import Failure
+from watchdog_train.evidence.logs import clean_line
+from watchdog_train.evidence.redact import redact_text
+
+Source = Literal["hook", "elastic", "output"]
+_LINES_CAP, _LINE_CAP = 200_000, 4000
+_FAILURES_CAP = 512
+_FRAMES_KEPT, _FRAMES_CAP = 20, 400
+Line = tuple[int, str]
+"""Its number in the text, from 0, and what its printer wrote."""
+_MESSAGE_CAP, _SOURCE_CAP = 500, 200
+_CHAIN_CAP = 8
+_FOREIGN_CAP = 40
+"""Lines of other printers inside a traceback; after more of them its end is lost."""
+_HEAD = "Traceback (most recent call last)"
+_COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
+"""Copies of a terminal often lack the escape character."""
+FRAME = re.compile(
+    r"\s*File \"(?P<file>[^\"\n]{1,1000})\", line (?P<line>\d{1,9})"
+    r"(?P<comma>,?)(?: in (?P<name>[^\n]{1,200}?))?\s*\Z"
+)
+"""Of a traceback; without its comma of the fault handler."""
+_BOXED = re.compile(
+    r"\s*│ (?P<file>(?:[~/]|[A-Z]:)[^\n]{1,400}?):(?P<line>\d{1,7}) in (?P<name>\S{1,200})\s*│"
+)
+"""A frame as rich prints it."""
+_TREE = re.compile(r"(?m)^ {2,80}[|+](?:-[-+]*(?: 1 -*)?| ?)(?=[ \w]|$)")
+_OTHER_MEMBERS = re.compile(r"(?m)^ {2,80}\+-[-+]* (?:[2-9]|\d\d+) -*$(?:\n {2,80}[|+].*)*")
+"""What draws an exception group, and all of its members but the first."""
+_RAISED = re.compile(
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}(?:\(\w{1,80}\))?)"
+    r"(?::\s?(?P<message>.*))?\s*\Z"
+)
+_EXCEPTION = re.compile(r"(?:\w+\.)*(?:[A-Z]\w*(?:\(\w+\))?|\w*(?:error|timeout))\Z")
+_SURELY = re.compile(
+    r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|NotFound)(?:\(\w+\))?\Z|"
+    r"(?:\w+\.)+(?:error|timeout)\Z"
+)
+"""Also where no frame stands before it."""
+_WRAPPERS = re.compile(
+    r"(?:.*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|"
+    r"(?:Base)?ExceptionGroup|_?RemoteTraceback|CalledProcessError|RayTaskError(?:\(\w+\))?)\Z"
+)
+"""What a launcher or a parent raises because a child of its has failed."""
+_IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (?P<worker>\d{1,6})")
+_OWNER = re.compile(
+    r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
+    r"(?P<ignored>Exception ignored in|Error in atexit)"
+)
+_MAIN = ("", "MainThread", "MainProcess")
+_IGNORED = "ignored"
+_LINKS = (
+    ("The above exception was the direct cause of the following exception", "cause"),
+    ("During handling of the above exception, another exception occurred", "cause"),
+    ("terminated with the following error:", "original"),
+)
+"""How a traceback belongs to the one before it. original: it is what that one carries."""
+_FATAL = re.compile(r"(?P<type>Fatal Python error|Windows fatal exception): (?P<message>.+)")
+_THROWN = re.compile(r"terminate called after throwing an instance of '(?P<type>[^'\n]{1,200})'")
+_SHELL = r"(?:  | \(core dumped\)|\s*\Z)"
+"""Behind a signal's name where a shell prints it."""
+_SIGNALS: tuple[tuple[int, str], ...] = (
+    (9, rf"\b[Kk]illed{_SHELL}|Killed process \d|oom[-_]kill|OOM ?[Kk]illed|: Out Of Memory\b"),
+    (11, r"[Ss]egmentation fault|\bsegfault at \w"),
+    (7, r"\bBus error\b"),
+    (6, rf"\bAborted{_SHELL}"),
+    (8, rf"\bFloating point exception{_SHELL}"),
+    (4, rf"\bIllegal instruction{_SHELL}"),
+    (15, rf"\bCANCELLED AT \S|\bTerminated{_SHELL}"),
+)
+_SIGNAL = re.compile("|".join(f"(?P<s{number}>{words})" for number, words in _SIGNALS))
+_CODE = re.compile(
+    r"(?:exit(?:ed with)? ?code|return code|[Ss]ignal)[ :=(]{1,6}(?P<code>-?\d{1,3})\b"
+)
+"""As shells and launchers print it: -9, 137."""
+
+
+def failures(text: str, source: Source = "output") -> tuple[Failure, ...]:
+    """Everything that ended something, in the order of the text; a chain is one. Never raises."""
+    found = [
+        failure
+        for (rank, _), lines in streams(text).items()
+        for failure in _Reader(lines, rank, source).read()
+    ]
+    return tuple(sorted(found, key=lambda each: each.line))
+
+
+def lines_of(text: str) -> list[str]:
+    """Without colours; a progress bar that is drawn again begins a new line."""
+    plain = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    if "Exception Group Traceback" in plain:
+        plain = _TREE.sub(
+            "", _OTHER_MEMBERS.sub("", plain).replace("+ Exception Group", "  Exception Group")
+        )
+    return [one[:_LINE_CAP].rstrip().removeprefix("^C") for one in plain.split("\n")[:_LINES_CAP]]
+
+
+def streams(text: str) -> dict[tuple[int | None, int | None], list[Line]]:
+    """The lines of each printer, by the rank and pid of its prefix, with their indentation."""
+    found: dict[tuple[int | None, int | None], list[Line]] = {}
+    for number, raw in enumerate(lines_of(text)):
+        line = read_line(raw)
+        body = raw[max(0, min(len(raw), LINE_CAP) - len(line.text)) :]  # also what is capped there
+        parts = body.split("\\n") if '\\n  File "' in body else [body]  # quoted in another's line
+        found.setdefault((line.rank, line.pid), []).extend((number, part) for part in parts)
+    return found
+
+
+def exceptions(text: str, source: Source) -> tuple[ExceptionFact, ...]:
+    """All that were not caught, in the order of the text."""
+    return tuple(each.fact for each in failures(text, source) if each.shown == "traceback")
+
+
+def is_wrapper(fact: ExceptionFact) -> bool:
+    """Whether it only says that a child process has failed."""
+    return _WRAPPERS.match(fact.type) is not None
+
+
+def last_of(found: Iterable[ExceptionFact]) -> ExceptionFact | None:
+    """The last one that is no wrapper."""
+    return next((fact for fact in reversed(tuple(found)) if not is_wrapper(fact)), None)
+
+
+class _Reader:
+    """One printer's lines, in order."""
+
+    def __init__(self, lines: Sequence[Line], rank: int | None, source: Source) -> None:
+        self._lines = lines
+        self._rank = rank
+        self._source = source
+        self._found: list[Failure] = []
+        self._owner, self._link = "", ""
+
+    def read(self) -> list[Failure]:
+        at = 0
+        while at < len(self._lines) and len(self._found) < _FAILURES_CAP:
+            at = self._read_at(at)
+        return self._found
+
+    def _read_at(self, at: int) -> int:
+        """Reads what begins at this line; the position behind it."""
+        line = self._line(at)
+        frame, owner, fatal = FRAME.match(line), _OWNER.match(line), _FATAL.search(line)
+        raised, thrown, number = _RAISED.match(line), _THROWN.search(line), _signal_in(line)
+        link = next((link for words, link in _LINKS if words in line), None)
+        if _HEAD in line:
+            before = line.partition(_HEAD)[0]
+            prefix = before.removesuffix("Original ")
+            self._link = self._link if prefix == before else "original"
+            return self._traceback(at + 1, "" if "─" in before else prefix)
+        if frame is not None and (frame["comma"] or not frame["name"]):
+            prefix = " " * (len(line) - len(line.lstrip()) - 2)
+            return self._traceback(at, prefix)  # its head was cut off; a SyntaxError has none
+        if link is not None:
+            self._link = link
+        elif owner is not None:
+            self._owner = owner["thread"] or owner["process"] or _IGNORED
+        elif fatal is not None:
+            self._add(at, "fatal", fatal["type"], fatal["message"], signal=number)
+        elif thrown is not None:
+            self._add(at, "line", thrown["type"], self._line(at + 1).partition("what():  ")[2])
+        elif raised is not None and _SURELY.match(raised["type"]):
+            self._add(at, "line", raised["type"], self._message(at, raised))
+        elif number is not None:
+            self._add(at, "signal", "", line.strip(), signal=number)
+        return at + 1
+
+    def _line(self, at: int) -> str:
+        return self._lines[at][1] if at < len(self._lines) else ""
+
+    def _traceback(self, at: int, prefix: str) -> int:
+        """`prefix`: before its head, as loggers and quotes have it before every line."""
+        frames: list[CodePlace] = []
+        foreign = 0
+        while at < len(self._lines) and foreign < _FOREIGN_CAP and _HEAD not in self._line(at):
+            line = self._line(at).removeprefix(prefix)
+            frame, raised = FRAME.match(line) or _BOXED.match(line), _RAISED.match(line)
+            known = _EXCEPTION if frames and not foreign else _SURELY
+            if frame is not None:
+                frames.append(_place(frame))
+                foreign = 0
+                del frames[_FRAMES_CAP // 2 : -_FRAMES_CAP // 2]
+            elif raised is not None and known.match(raised["type"]):
+                self._add(at, "traceback", raised["type"], self._message(at, raised), frames)
+                return at + 1
+            elif line[:1] not in ("", " ", "\t", "│", "╰"):
+                foreign += 1
+            elif frames and not frames[-1].source and line.strip(" \t~^") and line[0] in " \t":
+                source = redact_text(printable(line.strip()[:_SOURCE_CAP]))
+                frames[-1] = msgspec.structs.replace(frames[-1], source=source)
+            at += 1
+        if frames:
+            self._add(at - 1, "cut", "", "", frames)
+        return at
+
+    def _message(self, at: int, raised: re.Match[str]) -> str:
+        """`Error(s) in loading state_dict for Net:` says what is wrong in the next line."""
+        message, after = raised["message"] or "", self._line(at + 1)
+        if after[:1] in (" ", "\t") and (not message or message.endswith(":")):
+            message = f"{message} {after.strip()}".strip()
+        return both_ends(message, _MESSAGE_CAP)
+
+    def _add(
+        self,
+        at: int,
+        shown: Literal["traceback", "cut", "line", "fatal", "signal"],
+        kind: str,
+        message: str,
+        frames: Sequence[CodePlace] = (),
+        *,
+        signal: int | None = None,
+    ) -> None:
+        owner, link, self._owner, self._link = self._owner, self._link, "", ""
+        if owner == _IGNORED:
+            return
+        fact = ExceptionFact(
+            type=kind,
+            message=clean_line(message),
+            source=self._source,
+            rank=self._rank,
+            thread="" if owner in _MAIN else owner,
+        )
+        fact = with_frames(fact, frames)
+        if link and self._found and frames:
+            last = self._found.pop()
+            if shown == "cut":
+                fact, shown = last.fact, last.shown
+            else:
+                fact = _joined(last.fact, fact, original=link == "original")
+        number = self._lines[at][0]
+        self._found.append(Failure(fact=fact, shown=shown, signal=signal, line=number))
+
+
+def with_frames(fact: ExceptionFact, frames: Sequence[CodePlace]) -> ExceptionFact:
+    """With these frames, innermost last."""
+    if frames and frames[0].file != "<string>":  # no script of python -c: made by exec
+        frames = [
+            msgspec.structs.replace(one, own=one.own and one.file != "<string>") for one in frames
+        ]
+    return msgspec.structs.replace(
+        fact,
+        raised=frames[-1] if frames else None,
+        own=next((place for place in reversed(frames) if place.own), None),
+        frames=(*frames[:1], *frames[1:][1 - _FRAMES_KEPT :]),
+    )
+
+
+def _place(frame: re.Match[str]) -> CodePlace:
+    file = printable(frame["file"].strip())
+    function = printable((frame["name"] or "<module>").strip())
+    return CodePlace(file=file, line=int(frame["line"]), function=function, own=is_own_file(file))
+
+
+def _signal_in(line: str) -> int | None:
+    """The signal that a line says has ended a process."""
+    named, code = _SIGNAL.search(line), _CODE.search(line)
+    if named is not None and named.lastgroup is not None:
+        return int(named.lastgroup[1:])
+    number = int(code["code"]) if code is not None else 0
+    number = -number if number < 0 else number - 128
+    return number if 0 < number < 65 else None
+
+
+def _joined(before: ExceptionFact, fact: ExceptionFact, *, original: bool) -> ExceptionFact:
+    """Two links of a chain as one fact."""
+    if original:
+        in_worker = _IN_WORKER.match(before.message)
+        worker = int(in_worker["worker"]) if in_worker else None
+        return msgspec.structs.replace(fact, chain=before.chain, worker=worker)
+    if is_wrapper(fact) or (before.type, before.message) == (fact.type, fact.message):
+        return before  # carried over from another process
+    cause = ExceptionCause(type=before.type, message=before.message)
+    return msgspec.structs.replace(fact, chain=(*before.chain, cause)[-_CHAIN_CAP:])
