@@ -25,7 +25,7 @@ from tests.support import (
     write_fast_config,
     wtrain_of,
 )
-from watchdog_train.supervisor.hands.link.keys import VARIABLE
+from watchdog_train.supervisor.hands.link.peers import VARIABLE
 
 NODES = 2
 JOB = "job: {gather_s: 120, lost_s: 30}\n"

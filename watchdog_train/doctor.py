@@ -25,10 +25,9 @@ from watchdog_train.core.model.gpu import GpuProcess, GpuReading
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.report.words import size_text
+from watchdog_train.system.file_systems import ROOM_BYTES
 from watchdog_train.system.gpu import command, is_asked
-from watchdog_train.system.places import ROOM_BYTES
-from watchdog_train.system.protocol import ProcessSystem
-from watchdog_train.system.strangers import stranger
+from watchdog_train.system.protocol import ProcessSystem, stranger
 
 Status = Literal["ok", "warning", "failure", "unknown"]
 

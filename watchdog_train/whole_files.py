@@ -58,10 +58,7 @@ def as_json(value: Any) -> bytes:
 def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:
     """What a file says; None when it is not there, cannot be read, or says something else.
 
-    Args:
-        path: the file.
-        kind: what it must hold.
-        cap_bytes: of a longer file only the beginning is read, which then says nothing.
+    Of a file longer than the cap only the beginning is read, which then says nothing.
     """
     try:
         with open_read(path) as file:

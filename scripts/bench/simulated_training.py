@@ -492,6 +492,6 @@ def _member(pid: int, role: str, rank: int, state: str, slot: SlotReading | None
 
 
 def _slot(pid: int, rank: int, world_size: int) -> SlotReading:
-    from watchdog_train.core.traces.trace_ranks import blank_slot
+    from watchdog_train.core.traces.trace_reading import blank_slot
 
     return msgspec.structs.replace(blank_slot(pid, rank), world_size=world_size, phase="startup")

@@ -35,7 +35,8 @@ from watchdog_train.core.model import Sample
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.traces.trace import TraceWriter
 from watchdog_train.store.event_log import EventLog
-from watchdog_train.store.run_directory import RunDirectory, create
+from watchdog_train.store.run_directory import create
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.store.trace_file import TraceFile
 
 LOOK_S, DAY_S = 2.0, 86400

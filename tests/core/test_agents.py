@@ -49,8 +49,8 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.store.log_reading import last_word
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.agent import Sought
-from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
+from watchdog_train.supervisor.hands import agent_messages as messages
+from watchdog_train.supervisor.hands.agent_messages import Inbox, Outbox
 from watchdog_train.supervisor.hands.remote import Machines
 
 TASK = JobTask(job="j", source="wtrain", task=0, tasks=2, here=2)
@@ -78,10 +78,10 @@ class Link:
     def fileno(self) -> int:
         return -1
 
-    def words(self) -> list[wire.Orders]:
-        found = [wire.decode(wire.DOWN, data) for data in self.sent]
+    def words(self) -> list[messages.Orders]:
+        found = [messages.decode(messages.DOWN, data) for data in self.sent]
         self.sent.clear()
-        return [word for word in found if isinstance(word, wire.Orders)]
+        return [word for word in found if isinstance(word, messages.Orders)]
 
 
 class System:
@@ -110,12 +110,12 @@ def leader(tmp_path: Path) -> Any:
 
 def report(
     machines: Any, *, done: int = 0, attempt: int = 0, lives: bool = False, **sight: Any
-) -> wire.Report:
+) -> messages.Report:
     """Of an agent that has heard this leader."""
     now, (hands,) = machines.context.system.now, machines.hands
     seen = TreeSight(sample=sight.pop("sample", together((), at=now)), **sight)
     me = msgspec.structs.replace(HERE, agent=ProcessId(7, 7), place=machines.place)
-    return wire.Report(
+    return messages.Report(
         agent=me,
         epoch=hands.epoch,
         done=done,
@@ -127,14 +127,14 @@ def report(
 
 
 def hear(machines: Any, message: Any, state: State | None = None) -> None:
-    machines.link.come.append(("task1", wire.encode(message)))
-    machines.poll(state or State(seq=5), machines.context.system.now)
+    machines.link.come.append(("task1", messages.encode(message)))
+    machines.poll(state or State(), machines.context.system.now)
 
 
 def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
     """By the leader's clock; the machine that holds GPU memory is the one that is left out."""
     (hands,) = leader.hands
-    state = State(seq=5, attempts=(b.running().attempts[0],))
+    state = State(attempts=(b.running().attempts[0],))
     held = GpuHold(others=(GpuHolder(device=0, pid=42),), asked_at=90.0)
     lacks = Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
     hear(leader, report(leader, attempt=1, told=lacks), state)
@@ -154,12 +154,12 @@ def test_orders_are_carried_out_once() -> None:
         chance = random.Random(seed)
         crew, inbox, carried = Crew(task=TASK), Inbox(), []
         orders = tuple(
-            wire.Order(number=n, work=CleanUp(host="")) for n in range(1, chance.randint(2, 6))
+            messages.Order(number=n, work=CleanUp(host="")) for n in range(1, chance.randint(2, 6))
         )
         said = []
         for _ in range(60):
             left = tuple(one for one in orders if one.number > crew.done)
-            said.append(wire.Orders(epoch=3, leader=HERE, orders=left))
+            said.append(messages.Orders(epoch=3, leader=HERE, orders=left))
             for word in chance.sample(said, min(len(said), chance.randint(0, 2))):
                 inbox.take(word, crew)
             if inbox:
@@ -174,14 +174,16 @@ def test_orders_are_carried_out_once() -> None:
 def test_an_older_leader_is_refused() -> None:
     inbox = Inbox()
     crew = Crew(task=TASK, epoch=5, done=2)
-    order = wire.Order(number=3, work=CleanUp(host=""))
-    old = wire.Orders(epoch=4, leader=HERE, orders=(order,))
+    order = messages.Order(number=3, work=CleanUp(host=""))
+    old = messages.Orders(epoch=4, leader=HERE, orders=(order,))
     assert not inbox.take(old, crew)
     assert not inbox
-    new = wire.Orders(epoch=6, leader=HERE, orders=(order,))
+    new = messages.Orders(epoch=6, leader=HERE, orders=(order,))
     assert inbox.take(new, crew)
     assert not inbox, "the first order of a leader is number 1"
-    first = wire.Orders(epoch=6, leader=HERE, orders=(wire.Order(number=1, work=CleanUp(host="")),))
+    first = messages.Orders(
+        epoch=6, leader=HERE, orders=(messages.Order(number=1, work=CleanUp(host="")),)
+    )
     assert inbox.take(first, crew)
     assert not inbox.take(msgspec.structs.replace(old, epoch=5), crew)
     assert inbox.next().number == 1
@@ -190,7 +192,7 @@ def test_an_older_leader_is_refused() -> None:
 def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
     (hands,) = leader.hands
     leader.link.sent.clear()
-    state = State(seq=5, supervisor=ProcessId(2, 2))
+    state = State(supervisor=ProcessId(2, 2))
     target = ProcessId(9, 9, "task1")
     signal = Signal(
         host="task1", sequence="hang", stage="kill", targets=(target,), signal=9, why=Why("now")
@@ -431,7 +433,7 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     source = tmp_path / "agent"
     bundle = source / "stalls" / "0001" / "stacks"
     bundle.mkdir(parents=True)
-    (bundle / "1.txt").write_bytes(b"a" * (3 * wire.PARCEL_BYTES + 5))
+    (bundle / "1.txt").write_bytes(b"a" * (3 * messages.PARCEL_BYTES + 5))
     (source / "stalls" / "0001" / "verdict.json").write_text("{}")
     outbox, chance, now = Outbox(source), random.Random(1), 0.0
     outbox.send_folder(source / "stalls" / "0001")
@@ -451,18 +453,18 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     assert (kept / "verdict.json").read_text() == "{}"
     assert [one.by for one in leader.requests] == ["task1: SIGTERM"]
     for path in ("../x", "stalls/../../x", "events.jsonl", "stalls/1", "/etc/x", "attempts/1/../x"):
-        evil = wire.Chunk(path=path, offset=0, data=b"x")
-        hear(leader, wire.Parcel(number=hands._taken + 1, requests=(), chunks=(evil,)))
+        evil = messages.Chunk(path=path, offset=0, data=b"x")
+        hear(leader, messages.Parcel(number=hands._taken + 1, requests=(), chunks=(evil,)))
     assert {path.name for path in tmp_path.iterdir()} == {"agent", "stalls"}
 
 
 def test_nonsense_says_nothing(leader: Any) -> None:
-    big = wire.PACKED + b"\x78\x9c" + b"\0" * 50
+    big = messages.PACKED + b"\x78\x9c" + b"\0" * 50
     for data in (b"", b"m", b"z", b"m\xff", big, b"m" + msgspec.msgpack.encode({"type": "Report"})):
         leader.link.come.append(("task1", data))
         leader.link.come.append(("task9", data))
     leader.context.system.now = 111.0
-    leader.poll(State(seq=5), 111.0)
+    leader.poll(State(), 111.0)
     (hands,) = leader.hands
     assert not hands.sight.is_heard
 
@@ -471,9 +473,9 @@ def test_many_processes_fit_into_one_message() -> None:
     member = Member(pid=1, start=1, role="worker", rank=1, name="pt_data_worker")
     one = MemberSample(member=member, state="S", cpu_s=1.0, io_bytes=1, slot=None)
     sample = msgspec.structs.replace(together((), at=1.0), members=(one,) * 20_000)
-    full = wire.Report(
+    full = messages.Report(
         agent=HERE, epoch=1, done=0, attempt=1, now=1.0, sight=TreeSight(sample=sample)
     )
-    data = wire.encode(full)
+    data = messages.encode(full)
     assert len(data) < 1 << 20
-    assert wire.decode(wire.UP, data) == full
+    assert messages.decode(messages.UP, data) == full

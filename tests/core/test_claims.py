@@ -16,23 +16,25 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import CheckpointFinding, Survey, said
 from watchdog_train.core.recovery.choice import choose_checkpoint
 from watchdog_train.report.why_text import why_text
-from watchdog_train.store.claims import claims_directory
-from watchdog_train.supervisor import directories
+from watchdog_train.store.registry import claims_directory
+from watchdog_train.supervisor import saved_checkpoints
 from watchdog_train.system import current
 
 
 @pytest.fixture(autouse=True)
 def _own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("watchdog_train.store.claims.shared_bases", lambda: (tmp_path,))
+    monkeypatch.setattr("watchdog_train.store.registry.shared_bases", lambda: (tmp_path,))
     yield
     assert not list(tmp_path.iterdir()), "a claim, or its folder, was left"
 
 
-def supervisor(run_id: str, cwd: str = "/w") -> directories.OutputDirectories:
-    return directories.OutputDirectories(run_id, cwd, current())
+def supervisor(run_id: str, cwd: str = "/w") -> saved_checkpoints.OutputDirectories:
+    return saved_checkpoints.OutputDirectories(run_id, cwd, current())
 
 
-def conflicts(run: directories.OutputDirectories, *names: str, job: str | None = None) -> list[str]:
+def conflicts(
+    run: saved_checkpoints.OutputDirectories, *names: str, job: str | None = None
+) -> list[str]:
     return [f"{each.run_id} {each.directory}" for each in run.claim(names, job=job)]
 
 
@@ -41,10 +43,10 @@ def another_supervisor(base: Path, run_id: str) -> Iterator[Callable[[], None]]:
     """One that has claimed /w/out; how to kill it."""
     program = (
         "import sys, pathlib\n"
-        "from watchdog_train.store import claims\n"
+        "from watchdog_train.store import registry\n"
         "from watchdog_train.system import current\n"
-        "claims.shared_bases = lambda: (pathlib.Path(sys.argv[1]),)\n"
-        "from watchdog_train.supervisor.directories import OutputDirectories\n"
+        "registry.shared_bases = lambda: (pathlib.Path(sys.argv[1]),)\n"
+        "from watchdog_train.supervisor.saved_checkpoints import OutputDirectories\n"
         "run = OutputDirectories(sys.argv[2], '/w', current())\n"
         "assert not list(run.claim(['out'], job=None))\n"
         "print('held', flush=True)\n"

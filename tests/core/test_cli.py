@@ -18,7 +18,7 @@ from tests.golden.compare import assert_golden
 from watchdog_train.cli import group, main
 from watchdog_train.cli.group import COMMANDS, CommandRow
 from watchdog_train.errors import WtrainError
-from watchdog_train.supervisor.command import check_command
+from watchdog_train.supervisor.command_check import check_command
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from watchdog_train.core.model import Plan, RunProgress, said
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store import event_log
-from watchdog_train.store.event_log import EventLog, read_events
-from watchdog_train.store.log_lines import MAX_LINE_BYTES
-from watchdog_train.store.log_reading import MAX_LOG_BYTES, SPILL_FILE
+from watchdog_train.store.event_log import EventLog
+from watchdog_train.store.log_reading import MAX_LINE_BYTES, MAX_LOG_BYTES, SPILL_FILE, read_events
 
 LIFECYCLE = e.TreeGone()
 OTHER = e.SuspicionEnded(why=said("a step"))

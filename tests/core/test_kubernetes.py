@@ -21,9 +21,9 @@ from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.launchers import describe
 from watchdog_train.core.starting.nodes import find_node
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED
-from watchdog_train.supervisor.hands.link.keys import VARIABLE
-from watchdog_train.supervisor.leading import is_led
-from watchdog_train.supervisor.termination_log import KUBELETS
+from watchdog_train.supervisor.hands.link.peers import VARIABLE
+from watchdog_train.supervisor.job_task import is_led
+from watchdog_train.supervisor.status_files import KUBELETS
 
 FOLDER = REPOSITORY / "examples" / "kubernetes"
 # For what the scripts call: it says what it was called with.

@@ -19,7 +19,7 @@ from watchdog_train.core.recovery.ladder import first_plan
 from watchdog_train.core.starting.command_line import find, starts_ranks
 from watchdog_train.core.starting.launchers import Launcher, describe, environment, rank_streams
 from watchdog_train.report.summary import opening_lines
-from watchdog_train.supervisor.launcher import CONFIG_CAP_BYTES, launcher_of
+from watchdog_train.supervisor.job_task import CONFIG_CAP_BYTES, launcher_of
 
 SHARE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 OWN = {

@@ -22,7 +22,7 @@ from watchdog_train.core.starting.launchers import describe
 from watchdog_train.core.starting.nodes import NodeError, find_node
 from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.agent import own_plan
-from watchdog_train.supervisor.hands.wire import StartAttempt
+from watchdog_train.supervisor.hands.agent_messages import StartAttempt
 
 # `srun -N2 --ntasks-per-node=1`, Slurm 22.05; what does not matter here is left out.
 STEP = {

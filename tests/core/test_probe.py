@@ -25,7 +25,8 @@ from watchdog_train.core.notices.vitals import (
 )
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage, read_vitals
-from watchdog_train.store.run_directory import RunDirectory, create
+from watchdog_train.store.run_directory import create
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.system import current
 
 NOW = 5000.0

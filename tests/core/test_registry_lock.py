@@ -13,8 +13,8 @@ import pytest
 
 from tests.support import wait_until
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
-from watchdog_train.store import places
 from watchdog_train.store.lock import Holder, RunLock, is_held, read_holder
+from watchdog_train.system import file_systems
 
 pytestmark = pytest.mark.processes
 
@@ -130,7 +130,7 @@ def test_a_file_system_without_locks_gets_one_on_local_memory(
     """Where flock is not supported, two supervisors of one host still exclude each other."""
     memory = tmp_path / "memory"
     memory.mkdir()
-    monkeypatch.setattr(places, "runtime_bases", lambda: (memory,))
+    monkeypatch.setattr(file_systems, "runtime_bases", lambda: (memory,))
     flock = fcntl.flock
 
     def without_locks(fd: int, operation: int) -> None:

@@ -13,18 +13,17 @@ import pytest
 
 from watchdog_train.core.model import ProcessId
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
-from watchdog_train.store import places, registry, requests, run_directory
+from watchdog_train.store import registry, requests, run_directory
 from watchdog_train.store.lock import Holder, RunLock
 from watchdog_train.store.run_directory import (
-    RunDirectory,
     clean_name,
     create,
-    default_runs_dir,
     name_from_command,
     resolve,
     resolve_live,
-    runs_in,
 )
+from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
+from watchdog_train.system import file_systems
 
 NOON = 1_795_000_000.0
 
@@ -279,11 +278,11 @@ def test_requests_are_taken_once_in_order(runs: Path) -> None:
     """What commands post, the supervisor takes oldest first, each once."""
     run = make(runs)
     requests.post(run, "save", "wtrain save")
-    requests.post(run, "stop", "wtrain stop", {"grace_s": 5})
+    requests.post(run, "stop", "wtrain stop")
     taken = requests.take(run)
-    assert [(each.kind, each.by, each.args) for each in taken] == [
-        ("save", "wtrain save", {}),
-        ("stop", "wtrain stop", {"grace_s": 5}),
+    assert [(each.kind, each.by) for each in taken] == [
+        ("save", "wtrain save"),
+        ("stop", "wtrain stop"),
     ]
     assert requests.take(run) == []
 
@@ -292,7 +291,7 @@ def test_a_bad_request_is_removed_and_ignored(runs: Path) -> None:
     """Garbage, an unknown kind, a huge file and a stray name do no harm."""
     run = make(runs)
     (run.requests / "1-stop.json").write_bytes(b"\xff{")
-    (run.requests / "2-stop.json").write_bytes(b'{"kind":"explode","by":"x","at":1}')
+    (run.requests / "2-stop.json").write_bytes(b'{"type":"Request","kind":"explode","by":"x"}')
     (run.requests / "3-stop.json").write_bytes(b"[" * 200_000)
     (run.requests / "..json").write_bytes(b"")
     requests.post(run, "stop_now", "me")
@@ -337,7 +336,7 @@ def test_stale_and_strange_entries_are_not_listed(
     registry.register(theirs, ProcessId(7, 8))
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(runs.parent / "state"))
-    listed = places.state_directory() / "runs"
+    listed = file_systems.state_directory() / "runs"
     (listed / "garbage.json").write_bytes(b"{]")
     for path in gone.path.iterdir():
         path.unlink() if path.is_file() else path.rmdir()
@@ -364,12 +363,12 @@ def test_private_memory_of_somebody_else_is_not_entered(
     first, second = tmp_path / "first", tmp_path / "second"
     for place in (first, second):
         place.mkdir()
-    monkeypatch.setattr(places, "runtime_bases", lambda: (first, second))
+    monkeypatch.setattr(file_systems, "runtime_bases", lambda: (first, second))
     user = os.getuid()
     (first / f"wtrain-{user}-spill").mkdir()
     (first / f"wtrain-{user}-spill").chmod(0o777)
-    found = places.private_runtime_directory("spill", "run", make=True)
+    found = file_systems.private_runtime_directory("spill", "run", make=True)
     assert found == second / f"wtrain-{user}-spill" / "run"
     assert found.stat().st_mode & 0o777 == 0o700
     (first / f"wtrain-{user}-lock").symlink_to(second)
-    assert places.private_runtime_directory("lock", "run", make=False) is None
+    assert file_systems.private_runtime_directory("lock", "run", make=False) is None

@@ -14,7 +14,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience, RunProgress, said
 from watchdog_train.core.policy import Output
 from watchdog_train.report.summary import status_line
-from watchdog_train.supervisor.telling import Telling
+from watchdog_train.supervisor.status_line import ProgressLine
 
 
 class Pipe:
@@ -42,7 +42,7 @@ def seen(at: float, step: int | None, **changes: Any) -> Observation:
 
 
 def told(display: Pipe, polls: list[tuple[float, int | None]], **policy: Any) -> list[str]:
-    telling = Telling(Output(**policy), display)  # type: ignore[arg-type]
+    telling = ProgressLine(Output(**policy), display)  # type: ignore[arg-type]
     for at, step in polls:
         telling.tell(b.running(), seen(at, step))
     return display.said

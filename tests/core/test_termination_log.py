@@ -16,7 +16,7 @@ from watchdog_train.report.summary import CAP_BYTES, verdict_text
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import cut_bytes
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.supervisor.termination_log import IN_KUBERNETES, TerminationLog
+from watchdog_train.supervisor.status_files import IN_KUBERNETES, TerminationLog
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 POD = {IN_KUBERNETES: "10.0.0.1"}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog_train.report.notify_words import News
-from watchdog_train.supervisor.undelivered import (
+from watchdog_train.supervisor.notifier import (
     MOST_LINES,
     RETRY_FIRST_S,
     RETRY_MOST_S,

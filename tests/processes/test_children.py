@@ -15,16 +15,16 @@ from tests.support import is_alive, wait_until
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience, Why
-from watchdog_train.supervisor.children import ChildTable, FinishedChild
+from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes
 
 
-def finish(table: ChildTable, count: int = 1, timeout_s: float = 15.0) -> list[FinishedChild]:
+def finish(table: ChildTable, count: int = 1, timeout_s: float = 15.0) -> list[Child]:
     """The next children that end."""
-    finished: list[FinishedChild] = []
+    finished: list[Child] = []
 
     def look() -> bool:
         finished.extend(table.poll())

@@ -18,8 +18,8 @@ from tests.core import builders as b
 from tests.support import children_of, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
-from watchdog_train.store.last_words import LastWords
-from watchdog_train.supervisor.hands.ends import Departures
+from watchdog_train.store.slots import LastWords
+from watchdog_train.supervisor.hands.exits import Departures
 from watchdog_train.system import current
 from watchdog_train.system.portable import PortableSystem
 

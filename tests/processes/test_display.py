@@ -16,7 +16,7 @@ import pytest
 from tests.support import wait_until
 from watchdog_train.supervisor import display as display_module
 from watchdog_train.supervisor.display import Display
-from watchdog_train.supervisor.outlet import QUEUE_BYTES
+from watchdog_train.supervisor.terminal import QUEUE_BYTES
 
 
 class Reader:

@@ -24,7 +24,7 @@ from tests.processes.keeping import (
     write_orders,
 )
 from tests.support import REPOSITORY, interpreter, is_alive, wait_until
-from watchdog_train.keeper.records import Record
+from watchdog_train.keeper.messages import Record
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 
 pytestmark = pytest.mark.processes

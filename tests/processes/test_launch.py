@@ -20,17 +20,17 @@ from watchdog_train.supervisor import terminal as terminal_module
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.environment import (
     INJECT_DIRECTORY,
+    LaunchContext,
     environment_again,
     keep_environment,
     training_environment,
 )
+from watchdog_train.supervisor.hands.keeper_records import read_exit, read_keeper, stream_files
 from watchdog_train.supervisor.hands.launch import (
-    LaunchContext,
     LaunchedKeeper,
     drain_without_keeper,
     start_keeper,
 )
-from watchdog_train.supervisor.hands.records import read_exit, read_keeper, stream_files
 from watchdog_train.supervisor.hands.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
@@ -380,16 +380,18 @@ def test_shells_own_files_reach_the_training(launch: Launch, attempt: Path) -> N
 
 
 def environment_of(plan: Plan, base: dict[str, str]) -> dict[str, str]:
-    return training_environment(
-        base,
+    run = LaunchContext(
         run_id="run-1",
         token="t0",
         scope="host/boot",
         run_dir=Path("/runs/run-1"),
-        attempt=plan.attempt,
+        cwd=Path("/"),
         slot_dir=Path("/dev/shm/wtrain-0-run-1"),
-        plan=plan,
+        log_cap_bytes=1024,
+        ignore_hup=False,
+        environment=base,
     )
+    return training_environment(run, plan)
 
 
 @pytest.mark.parametrize(

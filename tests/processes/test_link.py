@@ -34,15 +34,14 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.store.run_directory import create
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.commands import environment_for
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.hands.link import ends
+from watchdog_train.supervisor.event_commands import environment_for
+from watchdog_train.supervisor.hands.link import peers
 from watchdog_train.supervisor.hands.link import start as link_start
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
-from watchdog_train.supervisor.hands.link.ends import LEADER, LOST_S, Agent, Link
-from watchdog_train.supervisor.hands.link.keys import VARIABLE
+from watchdog_train.supervisor.hands.link.peers import LEADER, LOST_S, VARIABLE, Agent, Link
 from watchdog_train.supervisor.hands.link.start import dial, meet
-from watchdog_train.supervisor.leading import own_task
+from watchdog_train.supervisor.job_task import own_task
 from watchdog_train.system import current
 
 if sys.platform == "win32":
@@ -111,7 +110,7 @@ def tcp(monkeypatch: pytest.MonkeyPatch) -> str:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World(f"job-{tmp_path}")
     yield made
-    monkeypatch.setattr(ends, "LINGER_S", 0.2)  # the others make no turn meanwhile
+    monkeypatch.setattr(peers, "LINGER_S", 0.2)  # the others make no turn meanwhile
     for end in made.ends:
         end.close()
     made.children.end_all()
@@ -191,7 +190,7 @@ def test_a_name_lives_once_and_is_free_after_its_death(
     world: World, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one is told that the first lives; after a death the next one is taken."""
-    monkeypatch.setattr(ends, "SURE_S", 1.0)
+    monkeypatch.setattr(peers, "SURE_S", 1.0)
     leader, first = start(world, address, 1)
     second = end(world, address, 1)
     world.until(lambda: first.was_welcome or second.was_welcome, "one is linked")
@@ -211,7 +210,7 @@ def test_a_name_lives_once_and_is_free_after_its_death(
     if address is not None:  # a network tells nothing of a death
         world.until(lambda: silent_s(world, leader)["task1"] > 1.0, "its last words came")
         world.ahead_s += LOST_S
-    monkeypatch.setattr(ends, "SURE_S", WAIT_S)
+    monkeypatch.setattr(peers, "SURE_S", WAIT_S)
     third = end(world, address, 1)
     world.until(lambda: third.was_welcome, "the name is free")
     world.got[id(leader)].clear()
@@ -556,7 +555,7 @@ def test_another_key_is_not_let_in_and_said(
     bad = end(world, tcp, 2)
     world.until(lambda: good.was_welcome and bad._refused_at, "it is not let in")
     assert bad.refusal is None, "the right leader may come yet"
-    monkeypatch.setattr(ends, "SURE_OF_KEY_S", 0.5)
+    monkeypatch.setattr(peers, "SURE_OF_KEY_S", 0.5)
     world.until(lambda: bad.refusal and leader.other_key, "it gives up, and the leader says so")
     assert "key" in bad.refusal.message
     assert bad.refusal.exit_code == 78

@@ -11,8 +11,8 @@ from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import said
 from watchdog_train.store.event_log import EventLog
-from watchdog_train.store.run_directory import RunDirectory
-from watchdog_train.supervisor.machine import look_around
+from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.leftovers import look_around
 from watchdog_train.system import current
 
 pytestmark = pytest.mark.processes

@@ -23,7 +23,7 @@ from watchdog_train.core.model import ExitStatus, ProcessId
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.supervisor.hands.ends import FILE_WITHIN_S, SILENT_KEEPER_S
+from watchdog_train.supervisor.hands.exits import FILE_WITHIN_S, SILENT_KEEPER_S
 from watchdog_train.supervisor.hands.local import LocalHands
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import AROUND_KILL_S, Performer

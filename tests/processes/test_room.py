@@ -17,7 +17,7 @@ from tests.support import wait_until
 from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core.recovery.restart import TornSave
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.room import RestartRoom, SaveRoom
+from watchdog_train.supervisor.resources import RestartRoom, SaveRoom
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system import current
 

@@ -13,7 +13,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import PhaseRanks, RunProgress, said
-from watchdog_train.store.event_log import EventLog, read_events
+from watchdog_train.store.event_log import EventLog
+from watchdog_train.store.log_reading import read_events
 
 HISTORY: tuple[e.AnyEvent, ...] = (
     e.RunStarted(

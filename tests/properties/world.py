@@ -42,8 +42,8 @@ from watchdog_train.core.policy import (
     WaitLimits,
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
-from watchdog_train.store.last_words import LastWords
-from watchdog_train.supervisor.hands.ends import Departures
+from watchdog_train.store.slots import LastWords
+from watchdog_train.supervisor.hands.exits import Departures
 
 MOST_ACTIONS_AT_ONCE = 60
 

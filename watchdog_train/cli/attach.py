@@ -23,7 +23,7 @@ from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.status import progress_now
 from watchdog_train.report.summary import PREFIX, closing_lines, progress_line
-from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.display import Display
 

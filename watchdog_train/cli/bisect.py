@@ -70,7 +70,7 @@ def bisect(
     change was found, or COMMAND did not hang; 76: none was found, or COMMAND fails; 130: Ctrl-C.
     """
     from watchdog_train.remedies.catalogue import refuse_unknown
-    from watchdog_train.supervisor.command import check_command
+    from watchdog_train.supervisor.command_check import check_command
 
     policy = policy_from(flags).policy
     refuse_unknown(policy)

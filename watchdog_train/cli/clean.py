@@ -14,8 +14,7 @@ from watchdog_train.cli.screen import echo
 from watchdog_train.report.words import clean as one_line
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_paths import default_runs_dir
-from watchdog_train.supervisor.leftover import Leftover
-from watchdog_train.supervisor.leftovers import find_leftovers, remove
+from watchdog_train.supervisor.leftovers import Leftover, find_leftovers, remove
 from watchdog_train.system import current
 from watchdog_train.system.proc import refuse_foreign
 

@@ -24,9 +24,8 @@ from watchdog_train.evidence.manual import claim_bundle, collect_now
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import summary
 from watchdog_train.store import requests
-from watchdog_train.store.event_log import read_events
-from watchdog_train.store.resolve import resolve
-from watchdog_train.store.run_directory import ignore_in_git
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_directory import ignore_in_git, resolve
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
 from watchdog_train.system.proc import refuse_foreign

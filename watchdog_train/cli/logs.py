@@ -36,10 +36,10 @@ from watchdog_train.report.job_text import machines_now
 from watchdog_train.report.places_text import milestone_lines
 from watchdog_train.report.status import places_now
 from watchdog_train.report.words import SafeOutput, listed
-from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.supervisor.hands.records import gives_ranks_streams
-from watchdog_train.supervisor.tail import Tail
+from watchdog_train.supervisor.display import Tail
+from watchdog_train.supervisor.hands.keeper_records import gives_ranks_streams
 from watchdog_train.system import current
 from watchdog_train.trusted_files import names
 

@@ -171,7 +171,7 @@ def _write(error: BaseException, arguments: Sequence[str]) -> str | None:
     try:
         from watchdog_train import __version__
         from watchdog_train.evidence.redact import redact_text
-        from watchdog_train.store.places import state_directory
+        from watchdog_train.system.file_systems import state_directory
 
         folder = state_directory() / "crashes"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -105,7 +105,7 @@ def _look(probe: Probe, run_ref: str | None, runs_dir: Path | None, blind_s: flo
     if listed:
         chosen = [(entry, entry.directory) for entry in alive or listed[-1:]]
     else:
-        from watchdog_train.store.resolve import resolve
+        from watchdog_train.store.run_directory import resolve
 
         run = resolve(run_ref, runs_dir)
         run.refuse_copy()

@@ -34,10 +34,9 @@ from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.report.facts import without_secrets
 from watchdog_train.report.status import Live, NewestCheckpoint
 from watchdog_train.store.control import vitals_in
-from watchdog_train.store.copies import original_of
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.store.run_paths import RunDirectory, original_of
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import SlotScan, newest_noted_save, read_slots
 from watchdog_train.system import current

@@ -24,7 +24,7 @@ from watchdog_train.explain.recorded_looks import RecordedLooks
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import columns, duration
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import LATEST
 from watchdog_train.store.trace_file import trace_lines
 

@@ -32,7 +32,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     from watchdog_train.report.document import report_object
     from watchdog_train.report.sections import report_html, report_text
     from watchdog_train.reporting import gather, write_page
-    from watchdog_train.store.resolve import resolve
+    from watchdog_train.store.run_directory import resolve
     from watchdog_train.trusted_files import refuse_foreign_links
 
     reading = read_run(resolve(run_ref, runs_dir))

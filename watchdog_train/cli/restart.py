@@ -15,7 +15,7 @@ from watchdog_train.cli.policy_options import setting_option
 from watchdog_train.cli.screen import echo
 
 if TYPE_CHECKING:
-    from watchdog_train.store.run_directory import RunDirectory
+    from watchdog_train.store.run_paths import RunDirectory
     from watchdog_train.supervisor.setup import RunSession
 
 
@@ -131,7 +131,7 @@ def restart(
 @runs_dir_option
 def adopt(run_ref: str | None, runs_dir: Path | None) -> None:
     """Become the supervisor of RUN, whose training its keeper has kept alive."""
-    from watchdog_train.store.resolve import resolve_live
+    from watchdog_train.store.run_directory import resolve_live
 
     sys.exit(adopt_here(resolve_live(run_ref, runs_dir)))
 

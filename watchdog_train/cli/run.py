@@ -31,7 +31,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
     the newest valid checkpoint with safer settings.
     """
     from watchdog_train.remedies.catalogue import available, refuse_unknown
-    from watchdog_train.supervisor.command import check_command
+    from watchdog_train.supervisor.command_check import check_command
     from watchdog_train.supervisor.start import start_run
 
     if until_first_step and not detach:
@@ -61,7 +61,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
     code, run_dir = supervised(supervise, detach=detach)
     if until_first_step and run_dir is not None:
         from watchdog_train.cli.attach import until_first_step as stay
-        from watchdog_train.store.resolve import resolve
+        from watchdog_train.store.run_directory import resolve
 
         code = stay(resolve(run_dir))
     sys.exit(code)

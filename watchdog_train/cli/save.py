@@ -17,7 +17,7 @@ from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, Wtrain
 from watchdog_train.report.status import Live
 from watchdog_train.report.words import short_path
 from watchdog_train.store import requests
-from watchdog_train.store.resolve import resolve_live
+from watchdog_train.store.run_directory import resolve_live
 from watchdog_train.store.run_paths import RunDirectory
 
 ANSWER_S = 15.0

@@ -32,9 +32,8 @@ from watchdog_train.report.explanation_text import crash_words, sentences, what_
 from watchdog_train.report.facts import what_followed
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.report.words import clean, clock_time, ranks_text
-from watchdog_train.store.copies import original_of
-from watchdog_train.store.resolve import resolve
-from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
+from watchdog_train.store.run_directory import resolve
+from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, original_of, runs_in
 from watchdog_train.trusted_files import distrusted
 
 

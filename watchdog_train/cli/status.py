@@ -16,7 +16,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.report.status import Live, short_object, status_object
 from watchdog_train.report.status_text import milestones_text, runs_text, status_text
 from watchdog_train.store.registry import live_runs
-from watchdog_train.store.resolve import resolve
+from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, newest_last, runs_in
 from watchdog_train.system import current
 

@@ -18,8 +18,8 @@ from watchdog_train.core.recovery.kill import KEEPER_S, KILL_S
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.store import requests
-from watchdog_train.store.resolve import resolve_live
-from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.run_directory import resolve_live
+from watchdog_train.store.run_paths import RunDirectory
 
 Mode = Literal["soft", "now"]
 

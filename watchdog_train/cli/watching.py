@@ -15,8 +15,12 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.report.narrative import narrate
 from watchdog_train.store.lock import is_held
-from watchdog_train.store.log_lines import MAX_LINE_BYTES, OtherVersionError, decode_line
-from watchdog_train.store.log_reading import other_version
+from watchdog_train.store.log_reading import (
+    MAX_LINE_BYTES,
+    OtherVersionError,
+    decode_line,
+    other_version,
+)
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.trusted_files import open_read
 

@@ -51,7 +51,7 @@ from watchdog_train.explain.explanation import Situation
 from watchdog_train.explain.judge import judge
 from watchdog_train.explain.waits import as_raised
 from watchdog_train.system import current as current_system
-from watchdog_train.system.pressure import swap_bytes
+from watchdog_train.system.cgroup import swap_bytes
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder
 

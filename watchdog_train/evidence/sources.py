@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.system import proc
-from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
+from watchdog_train.system.file_systems import NETWORK_FILE_SYSTEMS
 from watchdog_train.trusted_files import read_regular
 
 _FILE_CAP_BYTES = 2 << 20

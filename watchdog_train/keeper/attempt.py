@@ -9,11 +9,10 @@ import signal
 import sys
 import time
 
+from watchdog_train.keeper.messages import Record, Wake
 from watchdog_train.keeper.ranks import RankStreams
-from watchdog_train.keeper.records import Record
 from watchdog_train.keeper.streams import Stream, open_streams, start_pump
 from watchdog_train.keeper.training import Training, prepare, stat_of
-from watchdog_train.keeper.wake import Wake
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:

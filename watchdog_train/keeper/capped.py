@@ -9,7 +9,7 @@ import os
 import time
 from contextlib import suppress
 
-from watchdog_train.keeper.wake import ready
+from watchdog_train.keeper.messages import ready
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 for _name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO in place of the file blocks nobody

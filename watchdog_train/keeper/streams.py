@@ -14,7 +14,7 @@ import time
 from collections import deque
 
 from watchdog_train.keeper.capped import CappedFile, Gate
-from watchdog_train.keeper.wake import Wake, ready
+from watchdog_train.keeper.messages import Wake, ready
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:

@@ -123,8 +123,7 @@ class ControlPage:
     def request_save(self, at_least: int = 0) -> int:
         """Ask for a save; gives the number that W_SAVE_ANSWERED will show.
 
-        Args:
-            at_least: the number that the request has on the pages of other supervisors.
+        `at_least`: the number that the request has on the pages of other supervisors.
         """
         return self._next(layout.C_SAVE_REQUEST, at_least)
 
@@ -137,11 +136,7 @@ class ControlPage:
         return self._next(layout.C_DUMP_REQUEST)
 
     def begin_attempt(self, tasks: int = 1) -> None:
-        """Before a launch: requests made so far were for the attempts before.
-
-        Args:
-            tasks: supervisors of the job.
-        """
+        """Before a launch: requests so far were for earlier attempts. The job has so many tasks."""
         for request, base in _REQUESTS:
             self._store({base: self.word(request)})
         self._store({layout.C_TASKS: tasks})

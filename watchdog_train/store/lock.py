@@ -16,7 +16,7 @@ from typing import Literal
 
 from watchdog_train.core.model import Value
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.places import private_runtime_directory, why_denied
+from watchdog_train.system.file_systems import private_runtime_directory, why_denied
 from watchdog_train.trusted_files import open_regular, remove
 from watchdog_train.whole_files import read_json, replace_json
 

@@ -1,4 +1,4 @@
-"""The list of this user's runs that have not ended, so that they are seen from any directory.
+"""The list of this user's runs that have not ended, and where each writes checkpoints.
 
 A hint, not a truth: each entry points at a run directory, and that one tells.
 """
@@ -15,8 +15,14 @@ import msgspec
 
 from watchdog_train.core.model import ProcessId, Value
 from watchdog_train.store.lock import is_held
-from watchdog_train.store.places import state_directory
 from watchdog_train.store.run_paths import RunDirectory, newest_last
+from watchdog_train.system.file_systems import (
+    private_runtime_directory,
+    release_runtime_directory,
+    shared_bases,
+    state_directory,
+)
+from watchdog_train.trusted_files import names
 from watchdog_train.whole_files import read_json, replace_json
 
 _MAX_BYTES = 65_536
@@ -83,10 +89,7 @@ def forget(run: RunDirectory) -> None:
 
 
 def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
-    """The listed runs of this host, oldest first.
-
-    Args:
-        boot_id: of this boot, when known: runs of an earlier boot have ended with it.
+    """The listed runs of this host, oldest first; those of an earlier boot have ended with it.
 
     A run without a supervisor is listed too: its training may live. Entries whose directory is
     gone are dropped; those of other hosts, which share the home directory, are left alone.
@@ -105,11 +108,7 @@ def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
 
 
 def entries_here(runs_dir: Path | None = None) -> tuple[LiveRun, ...]:
-    """What the list says of this host, oldest first; no run directory is looked at.
-
-    Args:
-        runs_dir: only of the runs in this place; None: of all.
-    """
+    """What the list says of this host (or one place), oldest first; no run directory is read."""
     place = os.path.abspath(runs_dir) if runs_dir is not None else None
     found = {
         entry.run_id: entry
@@ -145,3 +144,53 @@ def _entries_here() -> Iterator[tuple[Path, LiveRun]]:
             run_dir = Path(entry.run_dir)
             if run_dir.is_absolute() and run_dir.name == entry.run_id:
                 yield folder / name, entry
+
+
+CLAIMS_PURPOSE = "claims"
+CLAIMS_FILE = "claims.json"
+CLAIMS_CAP_BYTES = 1 << 20
+MOST_CLAIMS = 4096
+
+
+class Claims(Value):
+    """Where a supervisor's training writes checkpoints: one file of each in local memory.
+
+    One machine only: a file beside the checkpoints could hang with their disk. What a killed
+    supervisor has left is recognised by its pid, and removed by `wtrain clean`.
+    """
+
+    run_id: str
+    supervisor: ProcessId
+    directories: tuple[str, ...]
+    """Where the training writes to."""
+    job: str | None = None
+    """Of which the run is a task: its tasks share their directories."""
+
+
+def claims_directory(run_id: str, *, make: bool) -> Path | None:
+    """Where a run says it; beside those of all runs of this user, in whatever session."""
+    return private_runtime_directory(CLAIMS_PURPOSE, run_id, make=make, bases=shared_bases())
+
+
+def publish_claims(mine: Claims) -> Iterator[Claims]:
+    """Say it, and hear what the others say, the dead included.
+
+    Raises:
+        OSError: there is no place for it.
+    """
+    folder = claims_directory(mine.run_id, make=True)
+    if folder is None:
+        return
+    # Written first: of two that begin at the same time each may hear of the other, none of nobody.
+    replace_json(folder / CLAIMS_FILE, mine)
+    for name in sorted(names(folder.parent))[:MOST_CLAIMS]:
+        other = read_json(folder.parent / name / CLAIMS_FILE, Claims, cap_bytes=CLAIMS_CAP_BYTES)
+        if other is not None and other.run_id != mine.run_id:
+            yield other
+
+
+def forget_claims(run_id: str) -> None:
+    """Take back what supervisors of this run have said, also one that was killed."""
+    folder = claims_directory(run_id, make=False)
+    if folder is not None:
+        release_runtime_directory(folder, with_content=True)

@@ -8,46 +8,28 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from typing import Any, Literal, get_args
+from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.model import Value
+from watchdog_train.core.actions import Request
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.trusted_files import make_folder, names, open_read, remove
 from watchdog_train.whole_files import replace_whole
 
-RequestKind = Literal["stop", "stop_now", "save", "restart", "dump", "adopt"]
-KINDS: tuple[str, ...] = get_args(RequestKind)
 _FILE = re.compile(r"\d{1,20}-[a-z_]{1,16}\.json")
 _MAX_BYTES = 65_536
 _MAX_AT_ONCE = 100
 
 
-class Request(Value):
-    """Something a person or a command wants of the supervisor."""
-
-    kind: RequestKind
-    by: str
-    """Who asks, in words: shown in the report."""
-    at: float
-    """Unix seconds."""
-    args: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
-
-
-def post(
-    run: RunDirectory, kind: RequestKind, by: str, args: dict[str, Any] | None = None
-) -> Request:
+def post(run: RunDirectory, kind: Literal["stop", "stop_now", "save", "dump"], by: str) -> None:
     """Leave a request; the supervisor takes it at its next look.
 
     Raises:
         WtrainError: the run belongs to another user, or the folder cannot be written.
     """
-    request = Request(kind=kind, by=by, at=time.time(), args=args or {})
-    content = msgspec.json.encode(request)
-    if len(content) > _MAX_BYTES:
-        raise WtrainError("the request is too long", reference="request-too-long")
+    content = msgspec.json.encode(Request(kind=kind, by=by))
     name = f"{time.time_ns()}-{kind}.json"
     run.hold()
     try:
@@ -59,7 +41,6 @@ def post(
             context=str(run.requests),
             reference="request-unwritable",
         ) from error
-    return request
 
 
 def take(run: RunDirectory) -> list[Request]:

@@ -12,26 +12,24 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.copies import sign
-from watchdog_train.store.resolve import resolve, resolve_live
-from watchdog_train.store.run_paths import LATEST, RunDirectory, default_runs_dir, runs_in
-from watchdog_train.trusted_files import hold, make_folder, release, remove
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.registry import live_runs
+from watchdog_train.store.run_paths import (
+    LATEST,
+    RunDirectory,
+    default_runs_dir,
+    latest_target,
+    newest_last,
+    runs_in,
+    sign,
+)
+from watchdog_train.trusted_files import distrusted, hold, make_folder, release, remove
 from watchdog_train.whole_files import replace_whole
-
-__all__ = [
-    "RunDirectory",
-    "clean_name",
-    "create",
-    "default_runs_dir",
-    "name_from_command",
-    "resolve",
-    "resolve_live",
-    "runs_in",
-]
 
 _NAME_LIMIT = 64
 _PROBE_BYTES = 65_536
@@ -67,13 +65,7 @@ def create(
     now: float | None = None,
     token_hex: Callable[[int], str] = _token_hex,
 ) -> RunDirectory:
-    """Make the directory of a new run and point `latest` at it.
-
-    Args:
-        runs_dir: where run directories go; made when missing.
-        name: cleaned here.
-        now: Unix seconds; local time becomes part of the id.
-        token_hex: so many random bytes, in hexadecimal.
+    """Make the directory of a new run and point `latest` at it; `now` in Unix seconds.
 
     Raises:
         WtrainError: the place is read-only, full or no directory.
@@ -160,3 +152,150 @@ def point_latest(runs_dir: Path, run_id: str) -> None:
             fresh.replace(latest)
         except OSError:
             fresh.unlink(missing_ok=True)
+
+
+_CANDIDATES_SHOWN = 8
+_CHARACTERS_SHOWN = 200
+
+
+def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
+    """The run that is meant, for commands that read.
+
+    Args:
+        run_ref: an exact id, else a name (its newest run), else a unique prefix of an id, else a
+            path; None: the newest run here, else the newest live one of this machine. A caller
+            that passes None names the run in its output.
+        runs_dir: as given by --runs-dir; None: the default.
+
+    Raises:
+        WtrainError: unknown or ambiguous, with the candidates.
+    """
+    here = runs_in(runs_dir or default_runs_dir())
+    live = tuple(entry.directory for entry in live_runs())
+    if run_ref:
+        return _named(run_ref, here, live)
+    if here:
+        # Somebody else may have put a run of theirs here: ours come first.
+        return next((run for run in reversed(here) if _is_own(run.path)), here[-1])
+    if live:
+        return live[-1]
+    raise WtrainError(
+        "there is no run here, and none is running on this machine",
+        context=str(runs_dir or default_runs_dir()),
+        hint="start one with: wtrain run -- python train.py",
+        reference="run-unknown",
+    )
+
+
+def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
+    """The run that is meant, for commands that act: without a reference the one live run here.
+
+    Raises:
+        WtrainError: unknown, of another user, several live runs here, or none but elsewhere.
+    """
+    run = resolve(run_ref, runs_dir) if run_ref else _only_live_one(runs_dir or default_runs_dir())
+    run.hold()
+    return run
+
+
+def resolve_here(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
+    """As `resolve`, but a run of another directory must be named.
+
+    Raises:
+        WtrainError: unknown or ambiguous, or there is no run but in other directories.
+    """
+    place = runs_dir or default_runs_dir()
+    if not run_ref and not runs_in(place):
+        raise _none_here("there is no run in this directory", place)
+    return resolve(run_ref, runs_dir)
+
+
+def _only_live_one(place: Path) -> RunDirectory:
+    """The live run of this directory: from the list of live runs, and by the locks that are held.
+
+    The list can be missing: another XDG_STATE_HOME, or a home directory that was full.
+    """
+    listed = {_real(entry.directory.path) for entry in live_runs()}
+    here = [
+        run
+        for run in runs_in(_real(place))
+        if run.path in listed or (_is_own(run.path) and is_held(run.lock))
+    ]
+    if len(here) == 1:
+        return here[0]
+    if here:
+        raise _ambiguous("several runs are live here; name the one you mean", None, here)
+    raise _none_here("no run is live in this directory", place)
+
+
+def _none_here(message: str, place: Path) -> WtrainError:
+    """Names the live runs of other directories: to act on one of them, the user names it."""
+    elsewhere = [f"{entry.run_id} (in {entry.directory.path.parent})" for entry in live_runs()]
+    hint = "wtrain ps -a lists the ended ones"
+    if elsewhere:
+        hint = f"to act on a run of another directory, name it: {', '.join(elsewhere[-4:])}"
+    return WtrainError(message, context=str(place), hint=hint, reference="run-unknown")
+
+
+def _named(
+    run_ref: str, here: tuple[RunDirectory, ...], live: tuple[RunDirectory, ...]
+) -> RunDirectory:
+    known = newest_last({_real(run.path): run for run in (*live, *here)}.values())
+    local = [run for run in here if run.run_id == run_ref]
+    if exact := local or [run for run in known if run.run_id == run_ref]:
+        return exact[-1]
+    # A name before a prefix: `sft` means the newest sft, not "sft-2026... or sft-2027...".
+    of_name = [run for run in here if run.name == run_ref and run.stamp]
+    if of_name := of_name or [run for run in known if run.name == run_ref and run.stamp]:
+        return of_name[-1]
+    begins = [run for run in here if run.run_id.startswith(run_ref)]
+    of_prefix = begins or [run for run in known if run.run_id.startswith(run_ref)]
+    if len(of_prefix) == 1:
+        return of_prefix[0]
+    if of_prefix:
+        raise _ambiguous(f"'{run_ref}' is the beginning of several runs", run_ref, of_prefix)
+    with suppress(OSError, ValueError):  # too long for a path, a NUL
+        if found := _by_path(Path(os.path.expanduser(run_ref))):
+            return found
+    shown = run_ref if len(run_ref) <= _CHARACTERS_SHOWN else f"{run_ref[:_CHARACTERS_SHOWN]}…"
+    raise WtrainError(
+        f"no run is called {shown!r}",
+        context=run_ref if os.sep in run_ref and shown == run_ref else None,
+        hint=_listed(known) or "wtrain ps -a lists all runs",
+        reference="run-unknown",
+    )
+
+
+def _by_path(path: Path) -> RunDirectory | None:
+    if path.is_file() and (target := latest_target(path.parent)) and path.name == "latest":
+        path = path.parent / target
+    if not path.is_dir():
+        return None
+    run = RunDirectory(_real(path))
+    return run if run.events.exists() or run.stalls.is_dir() else None
+
+
+def _is_own(path: Path) -> bool:
+    with suppress(OSError):
+        return distrusted(os.stat(path)) is None
+    return False
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _ambiguous(
+    message: str, run_ref: str | None, candidates: Iterable[RunDirectory]
+) -> WtrainError:
+    return WtrainError(
+        message, context=run_ref, hint=_listed(candidates), reference="run-ambiguous"
+    )
+
+
+def _listed(candidates: Iterable[RunDirectory]) -> str:
+    ids = [run.run_id for run in reversed(tuple(candidates))]
+    if not ids:
+        return ""
+    more = f" and {len(ids) - _CANDIDATES_SHOWN} more" if len(ids) > _CANDIDATES_SHOWN else ""
+    return "choose from: " + ", ".join(ids[:_CANDIDATES_SHOWN]) + more

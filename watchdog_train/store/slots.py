@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import SaveRecord, SlotReading, Value, newest_checkpoint
 from watchdog_train.core.notices.notes import NOTE_BYTES, Note, decode_note
 from watchdog_train.store.run_paths import RunDirectory
-from watchdog_train.trusted_files import names, read_regular
+from watchdog_train.trusted_files import names, open_regular, read_regular
 
 SAVES_BYTES = 32 << 20
 SAVES_FILES = 1024
@@ -68,10 +69,7 @@ def newest_noted_save(
 ) -> SaveRecord | None:
     """The newest save that a hook noted in this run and that still exists.
 
-    Args:
-        run: its files.
-        state: its attempts.
-        renamed: where a save is now whose path is gone; None: nowhere.
+    `renamed`: where a save is now whose path is gone; None: nowhere.
     """
     for attempt in reversed(state.attempts):
         saves = read_saves(run.attempt(attempt.attempt), 20)
@@ -103,13 +101,8 @@ def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
 def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> tuple[str, ...]:
     """Remove the slots of processes that are gone; notes and dumps with them stay evidence.
 
-    Args:
-        slot_dir: the directory of slots.
-        is_alive: tells by pid and start (0: unknown start) whether that process lives; None
-            when it cannot be told, and then the slot stays.
-
-    Returns:
-        Names of the files removed.
+    `is_alive` tells by pid and start (0: unknown start); None when it cannot be told, and then the
+    slot stays.
     """
     removed: list[str] = []
     for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX):
@@ -253,3 +246,51 @@ def _numbered(directory: Path, suffix: str) -> list[tuple[int, str]]:
 def _read(path: str | Path, cap: int, *, from_end: bool = False) -> bytes | None:
     found = read_regular(path, cap, from_end=from_end)
     return None if found is None else found[0]
+
+
+MOST_FILES = 128
+"""More judged processes than this are not followed to their very last word."""
+
+
+class LastWords:
+    """Slots held open, by pid.
+
+    A client removes its slot at exit. What it wrote after the last poll (the last step of a
+    training, most of all) can still be read by whoever holds the file open.
+    """
+
+    def __init__(self, slot_dir: Path | None) -> None:
+        self._slot_dir = slot_dir
+        self._open: dict[int, int] = {}
+
+    def follow(self, pids: Iterable[int]) -> None:
+        """Hold the slots of these processes from now on."""
+        if self._slot_dir is None:
+            return
+        for pid in pids:
+            if pid in self._open or len(self._open) >= MOST_FILES:
+                continue
+            with suppress(OSError):
+                self._open[pid] = open_regular(self._slot_dir / f"{pid}{layout.SLOT_SUFFIX}")
+
+    def read(self) -> dict[int, SlotReading]:
+        """What the held slots say now, also those of the dead."""
+        found = {pid: self.of(pid) for pid in self._open}
+        return {pid: said for pid, said in found.items() if said is not None}
+
+    def of(self, pid: int) -> SlotReading | None:
+        """What the held slot of one process says now; None where none is held."""
+        descriptor = self._open.get(pid)
+        if descriptor is not None:
+            with suppress(OSError):
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                answer = decode(pid, os.read(descriptor, layout.SLOT_BYTES))
+                if isinstance(answer, SlotReading):
+                    return answer
+        return None
+
+    def forget(self) -> None:
+        """Let all of them go: an attempt is over."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()

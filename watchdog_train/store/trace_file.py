@@ -31,12 +31,8 @@ CAP_BYTES = 32 * 1024 * 1024
 class TraceFile:
     """Writes a run's trace; `append` is called by the loop, the writing is done elsewhere.
 
-    Args:
-        path: trace.jsonl.
-        poll_s: for the header.
-        cap_bytes: of all that is kept, the older part included.
-        beside: runs a function on the thread that writes to the run directory; False when it
-            has too much to do already.
+    `beside` runs a function on the thread that writes to the run directory; False when it has too
+    much to do already. The cap counts the older part, too.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ from typing import Literal
 from watchdog_train.client import layout
 from watchdog_train.config import load_policy
 from watchdog_train.core import events as e
+from watchdog_train.core.actions import Request
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
@@ -17,12 +18,12 @@ from watchdog_train.core.starting.jobs import JobTask, is_begun_again
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, environment_again
+from watchdog_train.supervisor.hands.keeper_records import stream_files
 from watchdog_train.supervisor.hands.launch import hold_streams
-from watchdog_train.supervisor.hands.records import stream_files
-from watchdog_train.supervisor.leading import own_task
+from watchdog_train.supervisor.job_task import own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
@@ -40,15 +41,7 @@ def adopt_run(
     stop_mode: StopMode | None = None,
     on_adopted: Callable[[RunSession], None] | None = None,
 ) -> RunSession:
-    """Become the supervisor of a run until it is finished.
-
-    Args:
-        directory: the run.
-        remedies: the catalogue.
-        terminal: our streams, for attempts that this supervisor starts.
-        display: where words and output go.
-        stop_mode: bring the run to its end instead of going on with it.
-        on_adopted: called once when it is ours.
+    """Become the supervisor of a run until it is finished; `stop_mode` stops it instead.
 
     Raises:
         WtrainError: the run is finished, still supervised, or its log is corrupt.
@@ -109,7 +102,8 @@ def adopt_run(
     if attempt is not None and not attempt.tree_gone:
         display.follow(stream_files(directory.attempt(attempt.attempt)), from_end=True)
     if stop_mode is not None:
-        session.supervisor.ask("stop" if stop_mode == "soft" else "stop_now", "wtrain stop")
+        kind: Literal["stop", "stop_now"] = "stop" if stop_mode == "soft" else "stop_now"
+        session.supervisor.ask(Request(kind=kind, by="wtrain stop"))
     session.run()
     return session
 

@@ -28,13 +28,13 @@ from watchdog_train.errors import EXIT_REFUSED
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store.log_reading import last_word
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link.ends import LEADER, Link
-from watchdog_train.supervisor.hands.mailbox import Inbox, Outbox
+from watchdog_train.supervisor.hands import agent_messages as messages
+from watchdog_train.supervisor.hands.agent_messages import Inbox, Outbox
+from watchdog_train.supervisor.hands.link.peers import LEADER, Link
 from watchdog_train.supervisor.hands.remote import machine_of, this_machine
 from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.observe import is_hurried
-from watchdog_train.supervisor.room import start_thread
+from watchdog_train.supervisor.resources import start_thread
 
 REPORT_EVERY_S = 1.0
 HURRIED_S = 0.05
@@ -59,7 +59,7 @@ class Agent(Supervisor):
         self._over: e.RunFinished | None = None
         self._heard_at = context.system.monotonic()
         self._reported_at = 0.0
-        self._reported: wire.Report | None = None
+        self._reported: messages.Report | None = None
         self._bundles: set[tuple[str, str]] = set()
         self._wanted = 0
         """The newest attempt that was ordered."""
@@ -142,19 +142,19 @@ class Agent(Supervisor):
             return None
         return a.Record(events=(over,))
 
-    def _deed(self, work: wire.Work) -> a.Action:
+    def _deed(self, work: messages.Work) -> a.Action:
         attempt = self.state.attempt
         match work:
-            case wire.StartAttempt():
+            case messages.StartAttempt():
                 self._refused, self._wanted = None, work.plan.attempt
                 if attempt and (not attempt.tree_gone or attempt.attempt >= self._wanted):
                     lives = "was begun" if attempt.tree_gone else "still lives"
                     self._refused = (self._wanted, f"attempt {attempt.attempt} {lives} there")
                     return a.Record(events=())
                 return a.Launch(plan=own_plan(work, self.state), hosts=("",))
-            case wire.Discard():
+            case messages.Discard():
                 return a.Record(events=(), consumes=(work.name,))
-            case wire.Known():
+            case messages.Known():
                 return a.Record(events=(work.event,))
             case _:
                 return work
@@ -194,7 +194,7 @@ class Agent(Supervisor):
 
     def _listen(self, now: float) -> None:
         for _, data in self._line.receive():
-            message = wire.decode(wire.DOWN, data)
+            message = messages.decode(messages.DOWN, data)
             if message is None:
                 continue
             self._heard_at = now
@@ -205,7 +205,7 @@ class Agent(Supervisor):
                     self._sought = Sought(message.checkpoint)
         parcel = self._outbox.due(now)
         if parcel is not None:
-            self._line.send(LEADER, wire.encode(parcel))
+            self._line.send(LEADER, messages.encode(parcel))
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
         """Say what is new at once, and that we live once a second."""
@@ -214,7 +214,7 @@ class Agent(Supervisor):
             return
         number = attempt.attempt if attempt is not None else 0
         epoch = max(crew.epoch, self._inbox.epoch)
-        report = wire.Report(
+        report = messages.Report(
             agent=self._me,
             epoch=epoch,
             done=crew.done if crew.epoch == epoch else 0,
@@ -228,7 +228,7 @@ class Agent(Supervisor):
         if over or now - self._reported_at >= due_s:
             self._reported, self._reported_at = report, now
             self._copy()
-            self._line.send(LEADER, wire.encode(msgspec.structs.replace(report, now=now)))
+            self._line.send(LEADER, messages.encode(msgspec.structs.replace(report, now=now)))
 
     @property
     def _me(self) -> Machine:
@@ -286,7 +286,7 @@ class Sought:
         return self._found or (None if time.monotonic() < self._until else False)
 
 
-def own_plan(order: wire.StartAttempt, state: State) -> Plan:
+def own_plan(order: messages.StartAttempt, state: State) -> Plan:
     """The plan with the command and the launcher's variables of this machine."""
     plan, argv, attempt = order.plan, state.argv, order.plan.attempt
     if argv == order.base:

@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from signal import SIGTERM
-from typing import IO
+from typing import IO, TypeVar
 
-from watchdog_train.core.model import ProcessId, ProcessRow, Value
+import msgspec
+
+from watchdog_train.core.model import ProcessId, ProcessRow
 from watchdog_train.system.protocol import ProcessSystem
-from watchdog_train.trusted_files import for_child
+from watchdog_train.trusted_files import for_child, make_folder, remove
+from watchdog_train.whole_files import read_json, replace_json
 
 KILL_AFTER_S = 2.0
 """From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
@@ -37,19 +40,8 @@ else:
 File = int | IO[bytes]
 
 
-class FinishedChild(Value):
-    """A child of ours that has ended; exactly one of code and signal is set."""
-
-    name: str
-    pid: int
-    code: int | None
-    signal: int | None
-    timed_out: bool
-    seconds: float
-
-
 class Child:
-    """A child of ours that runs."""
+    """A child of ours."""
 
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], who: ProcessId, now: float
@@ -60,7 +52,12 @@ class Child:
         self.started_at = now
         self.deadline: float | None = None
         self.timed_out = False
-        self.ended: FinishedChild | None = None
+        self.has_ended = False
+        self.code: int | None = None
+        self.signal: int | None = None
+        """Once it has ended, exactly one of code and signal is set."""
+        self.seconds = 0.0
+        """How long it ran; 0 as long as it does."""
 
     @property
     def pid(self) -> int:
@@ -145,11 +142,10 @@ class ChildTable:
         self._released.append(child.identity)
         child.process.returncode = 0  # or Popen would complain about a child that still runs
 
-    def poll(self, rows: Mapping[int, ProcessRow] | None = None) -> list[FinishedChild]:
-        """Whoever has ended since the last poll; never blocks.
+    def poll(self, rows: Mapping[int, ProcessRow] | None = None) -> list[Child]:
+        """Children that have ended since the last poll; never blocks.
 
-        Args:
-            rows: a look at the processes, to reap orphans that were given to us; None: leave them.
+        With `rows`, a sample of the processes, orphans that were given to us are reaped, too.
         """
         finished = []
         for child in tuple(self._children.values()):
@@ -168,21 +164,13 @@ class ChildTable:
                 code = -SIGKILL
             else:
                 continue
-            child.ended = self._finished(child, code)
-            finished.append(child.ended)
+            child.has_ended = True
+            child.code, child.signal = (code, None) if code >= 0 else (None, -code)
+            child.seconds = self._clock() - child.started_at
+            finished.append(child)
         if rows:
             self._reap_adopted(rows)
         return finished
-
-    def _finished(self, child: Child, code: int) -> FinishedChild:
-        return FinishedChild(
-            name=child.name,
-            pid=child.pid,
-            code=code if code >= 0 else None,
-            signal=-code if code < 0 else None,
-            timed_out=child.timed_out,
-            seconds=self._clock() - child.started_at,
-        )
 
     def _is_stuck(self, child: Child) -> bool:
         """Inside the kernel, as on a file system that does not answer: nobody waits for it."""
@@ -238,3 +226,149 @@ class ChildTable:
                 self._adopted[who] = os.waitstatus_to_exitcode(status)
                 if len(self._adopted) > MOST_ADOPTED:
                     del self._adopted[next(iter(self._adopted))]
+
+
+LINE_CAP_BYTES = 1 << 18
+ANSWER_CAP_BYTES = 16 << 20
+Answer = TypeVar("Answer")
+
+
+def module(name: str, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a module of ours.
+
+    -I: the training's directory must not be on the path. It may hold a file named like a module of
+    ours or of the standard library.
+    """
+    return (sys.executable, "-I", "-m", name, *arguments)
+
+
+class Helper:
+    """A child that works for the supervisor, at most one process at a time under one name.
+
+    Every method returns at once. A child with one question gets it as a file and answers with a
+    file. One that stays is told by its stdin, and prints lines. The caller decides what a failure
+    means, and when to try again.
+    """
+
+    def __init__(self, children: ChildTable, name: str, folder: Path | None = None) -> None:
+        """`folder` takes question and answer; it is private, and made when it is missing."""
+        self.children = children
+        self.name = name
+        self.question = (folder or Path()) / f"{name}-question.json"
+        self.answer_file = self.question.with_name(f"{name}-answer.json")
+        self._child: Child | None = None
+        self._stdin = self._output = -1
+        self._rest = b""
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not been seen to end."""
+        return self._child is not None and not self._child.has_ended
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        question: msgspec.Struct | None = None,
+        deadline_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        stays: bool = False,
+    ) -> None:
+        """Start it with the path of the question's file as its last argument.
+
+        The question's field `out` becomes the path for the answer, of which an old one is removed.
+        A child that `stays` prints lines for hear(), and its stdin ends when we do.
+
+        Raises:
+            OSError: it cannot be started; no file of it is left.
+        """
+        self.close()
+        self._child = None
+        stdin = said = subprocess.DEVNULL
+        try:
+            if question is not None:
+                make_folder(self.question.parent)
+                remove(self.answer_file)
+                if hasattr(question, "out"):
+                    question = msgspec.structs.replace(question, out=str(self.answer_file))
+                replace_json(self.question, question)
+                argv = (*argv, str(self.question))
+            if stays:
+                stdin, self._stdin = os.pipe()
+                self._output, said = os.pipe()
+                if sys.platform != "win32":
+                    os.set_blocking(self._stdin, False)
+                    os.set_blocking(self._output, False)
+            self._child = self.children.spawn(
+                argv,
+                name=self.name,
+                deadline_s=deadline_s,
+                env=env,
+                stdin=stdin,
+                stdout=said,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            self.close()
+            self._forget_files()
+            raise
+        finally:
+            for fd in (stdin, said):
+                if fd >= 0:
+                    os.close(fd)
+
+    def hear(self) -> list[bytes] | None:
+        """The lines since the last call; None once it says nothing any more."""
+        try:
+            data = os.read(self._output, LINE_CAP_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_CAP_BYTES:
+            return None
+        return lines if data else None
+
+    def answer(self, kind: type[Answer]) -> Answer | None:
+        """What it has answered, None without a valid answer; the files are removed."""
+        found = read_json(self.answer_file, kind, cap_bytes=ANSWER_CAP_BYTES)
+        self._forget_files()
+        return found
+
+    @property
+    def seconds(self) -> float:
+        """How long it ran; 0 as long as it does."""
+        return self._child.seconds if self._child is not None else 0.0
+
+    def why_no_answer(self) -> str:
+        """Why there is none, for a person."""
+        child = self._child
+        if child is None or not child.has_ended:
+            return "it has not ended"
+        if child.timed_out:
+            return f"it did not end within {child.seconds:.0f} s and was killed"
+        if child.signal is not None:
+            return f"it was killed by signal {child.signal}"
+        return f"it failed with exit code {child.code}" if child.code else "it left no answer"
+
+    def kill(self) -> None:
+        """Have it ended by the next polls of the table, and hear it no more."""
+        if self._child is not None and self.running:
+            self.children.end(self._child)
+        self.close()
+
+    def close(self) -> None:
+        """Close our ends: one that stays ends by that."""
+        for fd in (self._stdin, self._output):
+            if fd >= 0:
+                with suppress(OSError):
+                    os.close(fd)
+        self._stdin = self._output = -1
+        self._rest = b""
+
+    def _forget_files(self) -> None:
+        # A question may hold secrets (addresses to send to): one that nobody has read goes, too.
+        for path in (self.question, self.answer_file):
+            with suppress(OSError):
+                remove(path)

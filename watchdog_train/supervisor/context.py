@@ -13,7 +13,7 @@ from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
-from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
@@ -25,7 +25,7 @@ from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system.protocol import ProcessSystem
 
 if TYPE_CHECKING:
-    from watchdog_train.supervisor.hands.link.ends import Link
+    from watchdog_train.supervisor.hands.link.peers import Link
     from watchdog_train.supervisor.hands.remote import Machines
 
 

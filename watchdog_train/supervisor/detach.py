@@ -14,7 +14,7 @@ import msgspec
 
 from watchdog_train.core.model import Value
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
-from watchdog_train.supervisor.room import refuse_few_tasks
+from watchdog_train.supervisor.resources import refuse_few_tasks
 
 if TYPE_CHECKING:
     from watchdog_train.supervisor.setup import RunSession

@@ -19,7 +19,6 @@ from watchdog_train.core.model import Plan, Value
 from watchdog_train.evidence.redact import is_secret_name, redact_text
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.duplicates import JOB_VARIABLES
-from watchdog_train.supervisor.hands.link.keys import VARIABLE as JOB_KEY
 from watchdog_train.whole_files import read_json, replace_json
 
 INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
@@ -77,12 +76,9 @@ def environment_again(
 ) -> EnvironmentAgain:
     """What the run had; a login's own variables and secrets are this shell's.
 
-    Args:
-        directory: the run.
-        shell: the environment of this process, for all of it where the run's was not kept, and
-            where either is of a job, whose script prepares it anew at every start.
-        changes: NAME=VALUE, or NAME for the value of this shell.
-        same_job: the job has not been started anew; this shell may be that of another task.
+    All of it is this shell's where the run's was not kept, and where either is of a job, whose
+    script prepares it anew at every start. The same job may be in the shell of another task.
+    Each change is NAME=VALUE, or NAME for the value of this shell.
     """
     kept = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
     found, missing, different = dict(shell), set[str](), set[str]()
@@ -128,58 +124,69 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def training_environment(
-    base_env: Mapping[str, str],
-    *,
-    run_id: str,
-    token: str,
-    scope: str,
-    run_dir: Path,
-    attempt: int,
-    slot_dir: Path | None,
-    plan: Plan,
-    hold_saves: bool = False,
-    unkept: bool = False,
-    heartbeat_every: int = 0,
-) -> dict[str, str]:
+class LaunchContext(Value):
+    """What every attempt of a run is launched with."""
+
+    run_id: str
+    token: str
+    scope: str
+    run_dir: Path
+    cwd: Path
+    slot_dir: Path | None
+    log_cap_bytes: int
+    ignore_hup: bool
+    """nohup was meant."""
+    rank_streams: int = 0
+    """For so many ranks there are streams of their own, for a launcher that can use them."""
+    is_shown: bool = False
+    """Somebody is to get the output, all of it where that is no terminal."""
+    environment: dict[str, str]
+    """The user's, as it was when the run was started."""
+    hold_saves: bool = False
+    unkept: bool = False
+    """Of a training that began again instead of resuming: it will be stopped."""
+    heartbeat_every: int = 0
+
+
+def training_environment(run: LaunchContext, plan: Plan) -> dict[str, str]:
     """The user's environment, the plan's changes to it, and what the client reads."""
-    not_its_own = {*PER_ATTEMPT_NAMES, JOB_KEY}
-    env = {name: value for name, value in base_env.items() if name not in not_its_own}
+    not_its_own = {*PER_ATTEMPT_NAMES, "WTRAIN_JOB_KEY"}
+    env = {name: value for name, value in run.environment.items() if name not in not_its_own}
     env.update(plan.env)
     # Never a trailing separator: it would put the working directory on sys.path.
     env["PYTHONPATH"] = os.pathsep.join(
         entry for entry in (str(INJECT_DIRECTORY), env.get("PYTHONPATH")) if entry
     )
-    env[layout.ENV_RUN_ID] = run_id
-    env[layout.ENV_TOKEN] = token
-    env[layout.ENV_SCOPE] = scope
-    env[layout.ENV_RUN_DIR] = str(run_dir)
-    env[layout.ENV_ATTEMPT] = str(attempt)
-    env[layout.ENV_ATTEMPT_DIR] = str(run_dir / "attempts" / f"{attempt:04d}")
+    env[layout.ENV_RUN_ID] = run.run_id
+    env[layout.ENV_TOKEN] = run.token
+    env[layout.ENV_SCOPE] = run.scope
+    env[layout.ENV_RUN_DIR] = str(run.run_dir)
+    env[layout.ENV_ATTEMPT] = str(plan.attempt)
+    env[layout.ENV_ATTEMPT_DIR] = str(run.run_dir / "attempts" / f"{plan.attempt:04d}")
     env[layout.ENV_SETTINGS] = json.dumps(plan.in_process)
-    if heartbeat_every:
-        env[layout.ENV_HEARTBEAT] = f"{heartbeat_every} {time.monotonic():.3f}"
-    if slot_dir is not None:
-        env[layout.ENV_SLOT_DIR] = str(slot_dir)
-    if plan.checkpoint is not None:
-        env[layout.ENV_RESUME_FROM] = plan.checkpoint.path
+    if run.heartbeat_every:
+        env[layout.ENV_HEARTBEAT] = f"{run.heartbeat_every} {time.monotonic():.3f}"
+    if run.slot_dir is not None:
+        env[layout.ENV_SLOT_DIR] = str(run.slot_dir)
+    if (found := plan.checkpoint) is not None:
+        env[layout.ENV_RESUME_FROM] = found.path
         env[layout.ENV_RESUME_HOOK] = json.dumps(
             {
                 "via": plan.resume_via,
-                "format": plan.checkpoint.format,
-                "path": plan.checkpoint.path,
-                "saved_as": plan.checkpoint.copy_of or plan.checkpoint.path,
-                "step": plan.checkpoint.step,
-                "output_dir": plan.checkpoint.home or os.path.dirname(plan.checkpoint.path),
-                "ordinal": plan.checkpoint.ordinal,
-                "nth": plan.checkpoint.nth,
+                "format": found.format,
+                "path": found.path,
+                "saved_as": found.copy_of or found.path,
+                "step": found.step,
+                "output_dir": found.home or os.path.dirname(found.path),
+                "ordinal": found.ordinal,
+                "nth": found.nth,
                 "sole": plan.sole,
-                "signature": plan.checkpoint.signature,
-                "saved_at": plan.checkpoint.saved_at,
-                "recorded": plan.checkpoint.how_checked == "recorded",
-                "counters": plan.checkpoint.counters,
-                "hold": hold_saves,
-                "unkept": unkept,
+                "signature": found.signature,
+                "saved_at": found.saved_at,
+                "recorded": found.how_checked == "recorded",
+                "counters": found.counters,
+                "hold": run.hold_saves,
+                "unkept": run.unkept,
             }
         )
     _record_collectives(env)

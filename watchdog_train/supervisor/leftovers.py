@@ -13,19 +13,53 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
-from watchdog_train.core.model import ProcessId
+from watchdog_train.client import layout
+from watchdog_train.core import events as e
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.model import ProcessId, Value
+from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
 from watchdog_train.store import registry
-from watchdog_train.store.places import runtime_bases
-from watchdog_train.store.run_paths import AGENTS, RunDirectory, latest_target, runs_in
-from watchdog_train.supervisor.leftover import FRESH_S, Kind, Leftover, names_in, size_bytes
-from watchdog_train.supervisor.machine import Machine, is_ours, look_around
+from watchdog_train.store.lock import is_held
+from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.run_paths import AGENTS, RunDirectory, latest_target, original_of, runs_in
+from watchdog_train.supervisor.hands.semaphores import mapped_names
+from watchdog_train.supervisor.resources import size_bytes
+from watchdog_train.system.file_systems import runtime_bases
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import is_own
+
+Kind = Literal["process", "training", "slots", "memory", "lock", "entry", "run"]
+
+FRESH_S = 60.0
+"""What was made so recently may belong to a run that is being started."""
+
+
+class Leftover(Value):
+    """One thing, and why it is held to be left over."""
+
+    kind: Kind
+    what: str
+    """A path, a name in shared memory, or `pid N`."""
+    why: str
+    bytes: int | None = None
+    removable: bool = True
+    """False: listed only; the reason says what a person can do."""
+    process: ProcessId | None = None
+
+
+def names_in(path: Path) -> list[str]:
+    """Sorted; none of what cannot be read."""
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
 
 _PURPOSES = ("spill", "staging", "lock", "claims")
 _RUN_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
@@ -39,13 +73,9 @@ def find_leftovers(
     keep_last: int | None,
     older_than_s: float | None,
 ) -> tuple[Leftover, ...]:
-    """Everything that is left over, processes first.
+    """Everything on this machine that is left over, processes first; old runs of `runs_dir`.
 
-    Args:
-        system: whose processes are looked at.
-        runs_dir: whose old runs are looked at; other things are found machine-wide.
-        keep_last: ended runs beyond so many newest ones count as left over; None: no limit.
-        older_than_s: ended runs that are older count as left over; None: no limit.
+    Ended runs count as old beyond the `keep_last` newest, or after `older_than_s`; None: no limit.
     """
     machine = look_around(system, runs_dir)
     found = [*_processes(machine, system), *_folders(machine), *_shared_memory(machine, system)]
@@ -255,3 +285,99 @@ def _end(who: ProcessId, system: ProcessSystem, within_s: float) -> str | None:
                 return None
             time.sleep(0.05)
     return "it does not end (in the kernel?)"
+
+
+RUNS_READ = 200
+"""Logs of this place that are read for the processes they recorded; newest first."""
+
+
+class Machine(Value):
+    """What the search knows of this user's runs before it judges anything.
+
+    A process belongs to a run by that run's log: its token alone proves nothing.
+    """
+
+    runs: tuple[RunDirectory, ...]
+    recorded: Mapping[ProcessId, str]
+    """Every process that a log recorded as a member, with its run."""
+    finished: frozenset[str]
+    held: frozenset[str]
+    """Runs that a living supervisor holds."""
+    mapped: str | None
+    """See mapped_names()."""
+    left: Mapping[ProcessId, str]
+    """What the runs left running on purpose; not among the living ones."""
+    living: Mapping[str, tuple[ProcessId, ...]]
+    """By run id: processes that carry its token, started under this boot."""
+
+
+def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
+    """Read the logs of this user's runs, and the processes that carry a token of ours."""
+    boot_id = system.boot_id()
+    listed = [entry.directory for entry in registry.live_runs(boot_id=boot_id)]
+    agents = runs_in(runs_dir / AGENTS)[-RUNS_READ:]
+    known = (*runs_in(runs_dir)[-RUNS_READ:], *agents, *listed)
+    # The log of another user's run, or of a copy, is no ground to kill processes.
+    runs = {run.path.resolve(): run for run in known if is_ours(run)}
+    recorded: dict[ProcessId, str] = {}
+    finished = set()
+    held = set()
+    left: dict[ProcessId, str] = {}
+    for run in runs.values():
+        if is_held(run.lock) is not False:
+            held.add(run.run_id)
+        try:
+            events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
+        except WtrainError:
+            continue  # a damaged log proves nothing about any process
+        state = replay(events)
+        if None not in (state.boot_id, boot_id) and state.boot_id != boot_id:
+            finished.add(run.run_id)  # whatever it was, the reboot has ended it
+            continue
+        for event in events:
+            recorded.update((who, run.run_id) for who in _named_in(event))
+        left.update((daemon.process, run.run_id) for daemon in state.left)
+        if state.finished:  # by its last word: a finished run may have been reopened since
+            finished.add(run.run_id)
+    return Machine(
+        runs=tuple(runs.values()),
+        recorded=recorded,
+        finished=frozenset(finished),
+        held=frozenset(held),
+        mapped=mapped_names(system),
+        left={who: run_id for who, run_id in left.items() if system.is_alive(who)},
+        living=_living_members(system, left),
+    )
+
+
+def is_ours(run: RunDirectory) -> bool:
+    """Whether it is a run of this user, and no copy of one."""
+    return is_own(run.path) and original_of(run.path) is None
+
+
+def _named_in(event: e.AnyEvent) -> Iterable[ProcessId]:
+    if isinstance(event, e.AttemptLaunched):
+        yield ProcessId(event.pid, event.start)
+        yield ProcessId(event.keeper_pid, event.keeper_start)
+    elif isinstance(event, e.Progress):
+        yield from (member.identity for member in event.members or ())
+
+
+def _living_members(
+    system: ProcessSystem, left: Mapping[ProcessId, str]
+) -> dict[str, tuple[ProcessId, ...]]:
+    boot_id = system.boot_id() or "unknown"
+    names = (layout.ENV_RUN_ID, layout.ENV_TOKEN, layout.ENV_SCOPE)
+    found: dict[str, list[ProcessId]] = {}
+    for row in system.all_processes().values():
+        who = ProcessId(row.pid, row.start)
+        if who.pid == os.getpid() or who in left:
+            continue
+        variables = system.environment(who.pid, names)
+        if not variables or layout.ENV_TOKEN not in variables:
+            continue
+        if f"/{boot_id}/" in variables.get(layout.ENV_SCOPE, ""):
+            run_id = variables.get(layout.ENV_RUN_ID, "")
+            if system.is_alive(who):
+                found.setdefault(run_id, []).append(who)
+    return {run_id: tuple(members) for run_id, members in found.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal as signals
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from watchdog_train.core import events as e
@@ -14,27 +14,25 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import world_elsewhere
-from watchdog_train.keeper.wake import ready
+from watchdog_train.keeper.messages import ready
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.summary import opening_lines
-from watchdog_train.store import requests as request_files
-from watchdog_train.supervisor.commands import Commands
+from watchdog_train.store import requests
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.event_commands import Commands
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.keeping import remove_copies
-from watchdog_train.supervisor.metrics import Metrics
 from watchdog_train.supervisor.notifier import Notifier, known_urls
 from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import Performer
 from watchdog_train.supervisor.report_page import ReportPage
-from watchdog_train.supervisor.telling import Telling
+from watchdog_train.supervisor.saved_checkpoints import remove_copies
+from watchdog_train.supervisor.status_files import Metrics, TerminationLog, VitalSigns
+from watchdog_train.supervisor.status_line import ProgressLine
 from watchdog_train.supervisor.terminal import terminal_now
-from watchdog_train.supervisor.termination_log import TerminationLog
-from watchdog_train.supervisor.vital_signs import VitalSigns
 
 if TYPE_CHECKING:
-    from watchdog_train.supervisor.hands.link.ends import Link
+    from watchdog_train.supervisor.hands.link.peers import Link
 
 REQUESTS_EVERY_S = 0.5
 LONGEST_PAUSE_S = 1.0
@@ -65,7 +63,7 @@ class Supervisor:
         self._link = context.link
         self._observer = Observer(context, hands)
         self._performer = Performer(context, self._observer, hands)
-        self._telling = Telling(context.policy.output, context.display)
+        self._progress_line = ProgressLine(context.policy.output, context.display)
         self._page = ReportPage(context.children, context.directory.path)
         urls = known_urls(context.policy.notify.urls, context.environment, cwd=context.cwd)
         if context.policy.notify.urls and not urls:
@@ -157,7 +155,7 @@ class Supervisor:
             if isinstance(action, Wait):
                 if action.decides:
                     self._observer.sample_by(action.until)
-                self._telling.tell(self.state, observation)
+                self._progress_line.tell(self.state, observation)
                 self._page.write()
                 self._notify(observation)
                 self._pause(action.until, self._observer.rests_until if action.idle else 0.0)
@@ -199,9 +197,9 @@ class Supervisor:
         for noticed in self._metrics.follow(self.state, observation):
             self.record(noticed)
 
-    def ask(self, kind: request_files.RequestKind, by: str) -> None:
+    def ask(self, request: Request) -> None:
         """Queue a request of the person who started this supervisor."""
-        self._queue((request_files.Request(kind=kind, by=by, at=time.time()),))
+        self._observer.requests.append(request)
 
     def _pause(self, until: float, rests_until: float) -> None:
         """Until something has happened, or so long; output is passed on without a turn."""
@@ -285,18 +283,10 @@ class Supervisor:
         if now < self._requests_at:
             return
         self._requests_at = now + REQUESTS_EVERY_S
-        self._queue(request_files.take(self._context.directory))
+        self._observer.requests.extend(requests.take(self._context.directory))
         if self._context.machines is not None:
             self._observer.requests.extend(self._context.machines.requests)
             self._context.machines.requests.clear()
-
-    def _queue(self, taken: Iterable[request_files.Request]) -> None:
-        for request in taken:
-            match request.kind:
-                case "stop" | "stop_now" | "save" | "dump":
-                    self._observer.requests.append(Request(kind=request.kind, by=request.by))
-                case _:
-                    continue
 
     def _say_when_behind(self) -> None:
         behind = self._context.log.behind()

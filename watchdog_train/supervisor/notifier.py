@@ -1,4 +1,4 @@
-"""Has a person told: collects news, sends digests by a child, records what became of them.
+"""Sends messages to people: collects news, sends digests by a child, records the results.
 
 Must not wait, but for the last message of a run, and then with a bound.
 """
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from watchdog_train.config import load_policy
 from watchdog_train.config.text import HIDDEN_URL
 from watchdog_train.core import events as e
@@ -17,10 +19,83 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
 from watchdog_train.errors import WtrainError
 from watchdog_train.notify import Answer, Message, Order, Parcel, names
-from watchdog_train.report.notify_words import news, title
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.helper import Helper, module
-from watchdog_train.supervisor.undelivered import Undelivered
+from watchdog_train.report.notify_words import News, Topic, news, title
+from watchdog_train.supervisor.children import ChildTable, Helper, module
+
+MOST_LINES = 20
+RETRY_FIRST_S = 60.0
+RETRY_MOST_S = 900.0
+"""After each failure in a row twice as long: a network that is away at night comes back."""
+
+
+class Undelivered(msgspec.Struct):
+    """The lines that one channel has not been told yet, oldest first. Times come from the caller.
+
+    A message may arrive twice: a service took it, and its answer was lost. While the run lives none
+    is lost, except the oldest of more than MOST_LINES, which are counted.
+    """
+
+    every_s: float
+    """Between two messages; the last one of a run does not wait."""
+    lines: list[News] = []
+    left_out: int = 0
+    on_the_way: tuple[News, ...] = ()
+    left_out_told: int = 0
+    """Of those left out: what the message on the way says."""
+    failures: int = 0
+    """In a row."""
+    not_before_s: float = float("-inf")
+
+    def keep(self, told: News) -> None:
+        """One more line; the last one of a run opens the way for all."""
+        self.lines.append(told)
+        self._cap()
+        if told.last:
+            self.not_before_s = float("-inf")
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether there is something to send, and its time has come."""
+        return bool(self.lines) and not self.on_the_way and now_s >= self.not_before_s
+
+    def take(self, now_s: float) -> tuple[News, ...]:
+        """What is sent now; to be answered by arrived() or failed()."""
+        self.on_the_way, self.lines = tuple(self.lines), []
+        self.left_out_told = self.left_out
+        self.not_before_s = now_s + self.every_s
+        return self.on_the_way
+
+    def text(self) -> str:
+        """The body of the message on the way."""
+        lines = [each.line for each in self.on_the_way]
+        if self.left_out_told:
+            lines.insert(0, f"({self.left_out_told} earlier messages are left out)")
+        return "\n".join(lines)
+
+    def topics(self) -> tuple[Topic, ...]:
+        """Of the message on the way, oldest first."""
+        return tuple(each.topic for each in self.on_the_way)
+
+    def arrived(self) -> None:
+        """The service took it."""
+        self.left_out -= self.left_out_told
+        self.on_the_way, self.failures = (), 0
+
+    def failed(self, now_s: float) -> None:
+        """Nobody was told: it is sent again with what comes meanwhile, later each time."""
+        hurries = any(each.last for each in self.lines)
+        self.lines[:0] = self.on_the_way
+        self.on_the_way = ()
+        self._cap()
+        wait_s = min(RETRY_MOST_S, RETRY_FIRST_S * 2.0 ** min(self.failures, 10))
+        self.failures += 1
+        self.not_before_s = float("-inf") if hurries else now_s + max(self.every_s, wait_s)
+
+    def _cap(self) -> None:
+        over = len(self.lines) - MOST_LINES
+        if over > 0:
+            del self.lines[:over]
+            self.left_out += over
+
 
 CHILD_S = 15.0
 LAST_S = 16.0

@@ -2,33 +2,116 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from watchdog_train.core.actions import (
-    Observation,
-    Request,
-    SaveReport,
-    Told,
-    TreeSight,
-)
+from watchdog_train.core.actions import Observation, Request, SaveReport, Sleep, Told, TreeSight
+from watchdog_train.core.detection import track as tracks
+from watchdog_train.core.detection.detect import Signs, Verdict, signs, verdict
 from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import newest_checkpoint, together
+from watchdog_train.core.model import (
+    Phase,
+    Sample,
+    SaveRecord,
+    newest_checkpoint,
+    together,
+)
 from watchdog_train.core.model.gpu import GpuHold
+from watchdog_train.core.notices import ahead as outlooks
+from watchdog_train.core.notices import pace as paces
+from watchdog_train.core.notices import straggler as stragglers
 from watchdog_train.core.requests.asking import awaits_proof
+from watchdog_train.core.starting.jobs import is_part_of_more
 from watchdog_train.core.traces.trace import TraceWriter
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves
-from watchdog_train.supervisor.assess import Assessor
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.keeping import SavesSeen
-from watchdog_train.supervisor.meeting import Meeting
-from watchdog_train.supervisor.room import RestartRoom
+from watchdog_train.supervisor.master_port import NextPort
+from watchdog_train.supervisor.resources import ResourceMeter, RestartRoom
+from watchdog_train.supervisor.saved_checkpoints import SavesSeen
 from watchdog_train.system.protocol import BlindError
 from watchdog_train.trusted_files import names
+
+
+class Assessor:
+    """The memory of one attempt's looks."""
+
+    def __init__(self, context: Context, now: float) -> None:
+        self._context = context
+        self._part_of_more = is_part_of_more(context.environment)
+        self._resources = ResourceMeter()
+        self.track = tracks.new_track(now)
+        self.pace = paces.Pace()
+        self.standing = stragglers.Standing()
+        self.outlook = outlooks.Outlook()
+        self.verdict = Verdict(kind="alive")
+        self.signs = Signs()
+        self.busy_at = now
+        """When the processes were last seen to work."""
+
+    def begin(self, state: State, now: float) -> None:
+        """Another attempt: phases and totals start anew; what was said of the run stays said."""
+        self.track = tracks.new_track(now)
+        self.pace = paces.Pace()
+        self.standing = stragglers.Standing(open=state.straggler)
+        self.outlook = outlooks.resumed(state.warned, now) if state.warned else outlooks.Outlook()
+        self.verdict = Verdict(kind="alive")
+
+    def lengthen(self, phase: Phase) -> None:
+        """A stall recovered by itself: that phase gets longer budgets from now on."""
+        self.track = tracks.lengthen(self.track, phase)
+
+    def advance(
+        self,
+        sample: Sample,
+        state: State,
+        now: float,
+        saves: tuple[SaveRecord, ...] | None,
+        *,
+        all_heard: bool = True,
+    ) -> None:
+        """One look more; `saves` while there is a training that saves."""
+        context = self._context
+        detection = context.policy.detection
+        self.track = tracks.advance(self.track, sample, detection)
+        self.pace = paces.advance(self.pace, sample)
+        self.standing = stragglers.advance(self.standing, sample)
+        if saves is not None:
+            self._look_ahead(sample, now, saves)
+        activity = self.track.activity
+        self.busy_at = activity.quiet_since if activity.quiet_windows else now
+        self.signs = signs(self.track, sample, detection)
+        self.verdict = verdict(
+            self.track,
+            sample,
+            detection,
+            elsewhere_quiet=self._elsewhere_quiet(state, all_heard=all_heard),
+        )
+
+    def _elsewhere_quiet(self, state: State, *, all_heard: bool) -> bool:
+        """Whether no rank of the world works where we do not look, as far as is known."""
+        if state.crew is not None:
+            return all_heard
+        nodes = state.launcher.nodes if state.launcher is not None else 1
+        return self.signs.whole is not False or (nodes == 1 and not self._part_of_more)
+
+    def slept(self) -> Sleep | None:
+        """The newest time in which nobody looked."""
+        track = self.track
+        if track.slept_at is None:
+            return None
+        return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
+
+    def _look_ahead(self, sample: Sample, now: float, saves: tuple[SaveRecord, ...]) -> None:
+        places = [self._context.cwd, str(self._context.directory.path)]
+        places += [os.path.dirname(save.path) for save in saves[-1:]]
+        room = self._resources.newest(now, places)
+        self.outlook = outlooks.advance(self.outlook, sample, room, saves=saves)
+
 
 CALM_S = 120.0
 """After so long in which every look found progress, looks are twice as far apart."""
@@ -63,7 +146,7 @@ class Observer:
         """Since the newest look that found no progress."""
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
-        self._meeting = Meeting(context.environment)
+        self._next_port = NextPort(context.environment)
         self._saves = SavesSeen(context)
 
     def could_not_start(self, why: str, now: float) -> None:
@@ -72,9 +155,9 @@ class Observer:
 
     def lengthen(self, state: State, stall_id: str) -> None:
         """A stall recovered by itself: that phase gets longer budgets from now on."""
-        for stall in state.stalls:
-            if stall.id == stall_id:
-                self._assessor.lengthen(stall.phase)
+        stall = state.stall(stall_id)
+        if stall is not None:
+            self._assessor.lengthen(stall.phase)
 
     def sample_by(self, moment: float) -> None:
         """Look at the processes then, if not before."""
@@ -170,15 +253,15 @@ class Observer:
             signs=self._assessor.signs,
             busy_at=self._assessor.busy_at,
             slept=self._assessor.slept(),
-            straggler=self._assessor.straggler,
-            ahead=self._assessor.ahead,
+            straggler=self._assessor.standing.open,
+            ahead=self._assessor.outlook.open,
             gpu_hold=self._gpu_hold(state, now),
             short=short,
             no_room=no_room,
             no_save_room=no_save_room,
             gpu_trouble=_lacking(sights, lambda told: told.gpu_trouble),
             blind=self._blind,
-            steps_s=self._assessor.steps_s(now),
+            steps_s=paces.steps_s(self._assessor.pace, now),
         )
 
     def _gpu_hold(self, state: State, now: float) -> GpuHold | None:
@@ -191,7 +274,7 @@ class Observer:
     def _other_port(self, state: State) -> int | None:
         attempt = state.attempt
         ended = attempt is None or attempt.tree_gone
-        return self._meeting.port(state) if ended and state.next_plan is None else None
+        return self._next_port.port(state) if ended and state.next_plan is None else None
 
     def _follow(self, state: State, now: float) -> None:
         """Forget the last attempt when a new one begins: phases and totals start anew."""
@@ -224,7 +307,7 @@ class Observer:
         self._bundles = _largest_number(context.directory.stalls)
         try:
             for each in self._hands:
-                each.sample(state, now, late_s=late_s, quiet=self._assessor.quiet)
+                each.sample(state, now, late_s=late_s, quiet=self._assessor.track.quiet_windows > 0)
         except BlindError as error:  # what was seen last stays what is known
             self._blind, self._blind_since = error.strerror, planned or now
             return self._sights()
@@ -236,7 +319,7 @@ class Observer:
         saves = self._saves.look(attempt, now) if attempt.launched and not attempt.ended else None
         heard = all(sight.is_heard for sight in sights)
         self._assessor.advance(self._sample, state, now, saves, all_heard=heard)
-        if self._assessor.progress_at != now:
+        if self._assessor.track.progress_at != now:
             self._calm_since = now
             self.sample_by(now + detection.poll_s)
         self._keep(state, attempt)

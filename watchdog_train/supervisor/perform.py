@@ -17,20 +17,21 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import folder_of
-from watchdog_train.core.model import Survey, said, written
+from watchdog_train.core.model import JointAnswer, Survey, said, written
 from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.store.slots import read_note, read_saves
-from watchdog_train.supervisor.commands import run_before_restart
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.directories import (
+from watchdog_train.supervisor.event_commands import run_before_restart
+from watchdog_train.supervisor.hands import Hands
+from watchdog_train.supervisor.observe import SAVES_CAP, Observer
+from watchdog_train.supervisor.saved_checkpoints import (
     OutputDirectories,
     note_present,
     resumed_places,
+    start_copy,
+    start_restore,
 )
-from watchdog_train.supervisor.hands import Hands
-from watchdog_train.supervisor.keeping import start_copy, start_restore
-from watchdog_train.supervisor.observe import SAVES_CAP, Observer
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system.protocol import PASSING
 
@@ -80,7 +81,14 @@ class Performer:
             case a.StartEvidence():
                 yield from self._evidence(action, state)
             case a.StartJoint():
-                self._diagnose_together(action)
+                self._context.tasks.ask(
+                    "joint",
+                    JointRequest(bundles=action.bundles),
+                    self._context.staging_dir,
+                    JointAnswer,
+                    lambda problem: JointAnswer(explanation=None, problem=problem),
+                    deadline_s=JOINT_S,
+                )
             case a.StartSurvey():
                 self._survey(action, state, observation)
             case a.RunCommands():
@@ -160,10 +168,6 @@ class Performer:
             dir=folder_of(str(self._context.directory.stall(action.stall_id)), action.host),
         )
         self._hands[action.host].collect(action, state)
-
-    def _diagnose_together(self, action: a.StartJoint) -> None:
-        request, folder = JointRequest(bundles=action.bundles), self._context.staging_dir
-        self._context.tasks.diagnose_together(request, folder, deadline_s=JOINT_S)
 
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         # With all formats of checkpoints, which most runs never ask for.

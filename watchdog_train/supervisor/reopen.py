@@ -24,9 +24,8 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import live_runs
-from watchdog_train.store.resolve import resolve_here
-from watchdog_train.store.run_directory import RunDirectory, name_from_command, point_latest
-from watchdog_train.store.run_paths import AGENTS, default_runs_dir, runs_in
+from watchdog_train.store.run_directory import name_from_command, point_latest, resolve_here
+from watchdog_train.store.run_paths import AGENTS, RunDirectory, default_runs_dir, runs_in
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
@@ -36,7 +35,7 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.hands.link.start import meet
-from watchdog_train.supervisor.leading import environment_of, is_led, own_task
+from watchdog_train.supervisor.job_task import environment_of, is_led, own_task
 from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings
 from watchdog_train.supervisor.terminal import terminal_now
@@ -154,17 +153,8 @@ def reopen_run(
 ) -> RunSession:
     """Make one more attempt of a finished run, and supervise it like any other.
 
-    Args:
-        directory: the run.
-        remedies: the catalogue.
-        task: it leads this job; see own_part().
-        changed: settings that are different from now on.
-        with_remedies: ids to apply from now on, beside those of the run's settings.
-        allow: ids or kinds that are allowed from now on.
-        environment: the user's, for this attempt and those after it.
-        foreground: whether somebody looks.
-        fresh_budget: whether --max-restarts is counted anew.
-        on_launched: called once when the attempt runs.
+    `changed` settings, remedies and `allow` are in effect from now on, beside the run's own. With a
+    task it leads that job; see own_part(). `fresh_budget`: --max-restarts is counted anew.
 
     Raises:
         WtrainError: it has not ended, it succeeded, its place is gone, or something of it lives.

@@ -13,8 +13,7 @@ from pathlib import Path
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.reporting import WITHIN_S
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.helper import Helper, module
+from watchdog_train.supervisor.children import ChildTable, Helper, module
 
 END_WITHIN_S = 15.0
 """At the end of a run somebody waits; the plain page is there already."""

@@ -28,15 +28,10 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting import write_plain
 from watchdog_train.store import registry
 from watchdog_train.store.control import ControlPage
-from watchdog_train.store.copies import sign
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.lock import Holder, RunLock
 from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.places import (
-    private_runtime_directory,
-    release_runtime_directory,
-)
-from watchdog_train.store.run_directory import RunDirectory
+from watchdog_train.store.run_paths import RunDirectory, sign
 from watchdog_train.store.slots import newest_noted_save
 from watchdog_train.store.trace_file import TraceFile
 from watchdog_train.supervisor.children import ChildTable
@@ -44,15 +39,19 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
-from watchdog_train.supervisor.hands.link.ends import Link
-from watchdog_train.supervisor.leading import led
+from watchdog_train.supervisor.hands.link.peers import Link
+from watchdog_train.supervisor.loop import Supervisor
 from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
-from watchdog_train.supervisor.room import NEEDED_TASKS, WATCHING_TASKS, refuse_little_room
+from watchdog_train.supervisor.resources import NEEDED_TASKS, WATCHING_TASKS, refuse_little_room
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
 from watchdog_train.system.cgroup import oom_kills
+from watchdog_train.system.file_systems import (
+    private_runtime_directory,
+    release_runtime_directory,
+)
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import replace_whole
 
@@ -87,6 +86,20 @@ def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
     return lock
 
 
+def _supervisor_of(context: Context, state: State, task: JobTask | None) -> Supervisor:
+    """The supervisor of a run: of its own, of a leader, or of an agent."""
+    if task is not None and context.link is not None:
+        # Not at the top, as in all who meet: a run alone does without the link's modules.
+        if task.task:
+            from watchdog_train.supervisor.agent import Agent
+
+            return Agent(context, state, context.link)
+        from watchdog_train.supervisor.hands.remote import Machines
+
+        context.machines = Machines(context, task, context.link)
+    return Supervisor(context, state)
+
+
 class RunSession:
     """A run held by this process: its lock, its registration and its loop."""
 
@@ -108,23 +121,9 @@ class RunSession:
         children: ChildTable | None = None,
         link: Link | None = None,
     ) -> None:
-        """Hold the run.
+        """Hold the run, where `state` was read while `lock` was held; without a lock it is taken.
 
-        Args:
-            directory: the run.
-            policy: its settings.
-            remedies: the catalogue.
-            terminal: for the attempts that are started.
-            display: where words and output go.
-            environment: the user's own.
-            cwd: where the training starts.
-            foreground: whether somebody looks.
-            state: of a run that is there already, read while `lock` was held.
-            reopen: it was over, and goes on.
-            lock: of that run; None: it is taken here.
-            task: of a job that is led: the first task leads, the others are its agents.
-            children: ours; made here by default.
-            link: to the other tasks; made here by default.
+        `reopen`: the run was over. Of a job that is led the first task leads, others are agents.
 
         Raises:
             WtrainError: another supervisor holds it, or the other tasks cannot be reached.
@@ -145,7 +144,7 @@ class RunSession:
                 link = meet(task, children)
             self.context = self._build(policy, remedies, state, children)
             self.context.link = link
-            self.supervisor = led(self.context, state or State(), task)
+            self.supervisor = _supervisor_of(self.context, state or State(), task)
         except BaseException:
             self._lock.release()
             raise

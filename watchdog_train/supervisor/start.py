@@ -17,13 +17,8 @@ from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import LiveRun, live_runs
-from watchdog_train.store.run_directory import (
-    RunDirectory,
-    create,
-    default_runs_dir,
-    name_from_command,
-)
-from watchdog_train.store.run_paths import AGENTS, runs_in
+from watchdog_train.store.run_directory import create, name_from_command
+from watchdog_train.store.run_paths import AGENTS, RunDirectory, default_runs_dir, runs_in
 from watchdog_train.supervisor.adopt import adopt_run
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
@@ -34,9 +29,14 @@ from watchdog_train.supervisor.duplicates import (
     training_key,
 )
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.launcher import launcher_of
-from watchdog_train.supervisor.leading import environment_of, is_led, of_agent, own_task
-from watchdog_train.supervisor.room import refuse_little_room
+from watchdog_train.supervisor.job_task import (
+    environment_of,
+    is_led,
+    launcher_of,
+    of_agent,
+    own_task,
+)
+from watchdog_train.supervisor.resources import refuse_little_room
 from watchdog_train.supervisor.setup import RunSession
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current

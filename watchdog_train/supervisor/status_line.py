@@ -13,9 +13,18 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from watchdog_train.core.actions import Observation
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.notices.news import run_progress
+from watchdog_train.core.policy import Output
+from watchdog_train.report.summary import PREFIX, progress_line, status_line
 from watchdog_train.report.words import cut
-from watchdog_train.supervisor.outlet import Outlet, in_foreground
+from watchdog_train.supervisor.terminal import Outlet, in_foreground
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.display import Display
 
 CALM_S = 1.0
 """Nothing was written for so long: whoever writes more often shows by itself that it goes on."""
@@ -85,12 +94,9 @@ class StatusLine:
         self._drawn_at = -AGAIN_S
 
     def show(self, text: str | None, *, now: float, said_at: float) -> None:
-        """Draw this text, if it may be there now; None: nothing.
+        """Draw one line without colours of its own, if it may be there now; None: nothing.
 
-        Args:
-            text: one line, without our own colours.
-            now: monotonic seconds.
-            said_at: when a line of ours was written last.
+        `said_at`: when a line of ours was written last.
         """
         outlet = self._outlet
         if text is None or not self.is_possible:
@@ -161,3 +167,51 @@ def _columns(fd: int) -> int | None:
     with suppress(OSError):
         return os.get_terminal_size(fd).columns
     return None
+
+
+LINE_EVERY_S = 0.5
+WAIT_FOR_LINE_END_S = 30.0
+"""A plain line waits so long for the end of a line of the training."""
+
+
+class ProgressLine:
+    """Tells the user how far the training is: in the status line, or now and then in a line.
+
+    Must not tell what is an event: those have lines of their own.
+    """
+
+    def __init__(self, policy: Output, display: Display) -> None:
+        self._policy = policy
+        self._display = display
+        self._line_at = 0.0
+        self._told_at: float | None = None
+        self._told_step: int | None = None
+
+    def tell(self, state: State, observation: Observation) -> None:
+        """Show the line, or say one if it is time."""
+        policy, display = self._policy, self._display
+        if policy.quiet or policy.progress_line_s is None:
+            return
+        if display.has_status_line:
+            if observation.now - self._line_at >= LINE_EVERY_S:
+                self._line_at = observation.now
+                progress = run_progress(observation.sample, state, observation.steps_s)
+                display.show_status(status_line(state, observation, progress))
+        else:
+            self._say(state, observation, policy.progress_line_s)
+
+    def _say(self, state: State, observation: Observation, every_s: float) -> None:
+        now = observation.now
+        if self._told_at is None or state.state != "running":
+            self._told_at = now if self._told_at is None else self._told_at
+            return
+        late_s = now - self._told_at - every_s
+        if late_s < 0 or (late_s < WAIT_FOR_LINE_END_S and not self._display.is_between_lines):
+            return
+        self._told_at = now
+        progress = run_progress(observation.sample, state, observation.steps_s)
+        line = progress_line(progress)
+        # The same step as before is a silence, and that has words of its own.
+        if line is not None and progress.step != self._told_step:
+            self._told_step = progress.step
+            self._display.say(PREFIX + line)

@@ -29,20 +29,16 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.evidence.request import (
     EvidenceRequest,
-    JointRequest,
     forget_answers,
     read_partial,
     read_result,
     without_secrets,
 )
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.helper import Helper, module
+from watchdog_train.supervisor.children import ChildTable, Helper, module
 from watchdog_train.system.protocol import PASSING
 from watchdog_train.whole_files import replace_json
 
 if TYPE_CHECKING:
-    from watchdog_train.checkpoints.keep import KeepRequest
-    from watchdog_train.checkpoints.restore import RestoreRequest
     from watchdog_train.checkpoints.survey import SurveyRequest
 
 EXTRA_S = 10.0
@@ -125,39 +121,7 @@ class Tasks:
             with suppress(OSError):
                 replace_json(keep, answer)
 
-        self._ask("survey", request, folder, Survey, _no_survey, deadline_s=deadline_s, then=kept)
-
-    def diagnose_together(self, request: JointRequest, folder: Path, *, deadline_s: float) -> None:
-        """Start the diagnosis of several bundles as one."""
-
-        def failed(problem: str) -> JointAnswer:
-            return JointAnswer(explanation=None, problem=problem)
-
-        self._ask("joint", request, folder, JointAnswer, failed, deadline_s=deadline_s)
-
-    def keep_copy(self, request: KeepRequest, folder: Path, *, deadline_s: float) -> None:
-        """Start copying a checkpoint file."""
-        save = request.save
-
-        def failed(problem: str) -> KeepAnswer:
-            return KeepAnswer(
-                path=save.path,
-                copy="",
-                format=save.format,
-                step=save.step,
-                saved_at=0.0,
-                problem=problem,
-            )
-
-        self._ask("keep", request, folder, KeepAnswer, failed, deadline_s=deadline_s)
-
-    def restore_copy(self, request: RestoreRequest, folder: Path, *, deadline_s: float) -> None:
-        """Start putting a kept copy back."""
-
-        def failed(problem: str) -> RestoreAnswer:
-            return RestoreAnswer(path=request.path, copy=request.copy, problem=problem)
-
-        self._ask("restore", request, folder, RestoreAnswer, failed, deadline_s=deadline_s)
+        self.ask("survey", request, folder, Survey, _no_survey, deadline_s=deadline_s, then=kept)
 
     def run_commands(self, order: CommandOrder, folder: Path, env: Mapping[str, str]) -> None:
         """Start the user's commands that a restart waits for."""
@@ -172,7 +136,7 @@ class Tasks:
         except OSError as error:
             self.commands = failed(order, Why("could-not-start", problem=error.strerror or ""))
 
-    def _ask(
+    def ask(
         self,
         name: TaskName,
         request: msgspec.Struct,
@@ -183,7 +147,10 @@ class Tasks:
         deadline_s: float,
         then: Callable[[Answer], None] = lambda _: None,
     ) -> None:
-        """Start what has one answer; without one `failed` makes it, of the reason."""
+        """Start a task that writes one answer of this kind into the folder.
+
+        Without an answer, `failed` makes one of the reason.
+        """
 
         def finish(helper: Helper) -> None:
             answer = helper.answer(kind) or failed(helper.why_no_answer())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 
 from watchdog_train.system import proc
@@ -94,3 +95,13 @@ def _value(text: str | None, key: str) -> int | None:
             number = value.split()[0] if value.split() else ""
             return int(number) if number.isdigit() else None
     return None
+
+
+def swap_bytes() -> int | None:
+    """Read from and written to swap since boot; None where it is not told."""
+    pages = None
+    for line in (proc.text("/proc/vmstat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("pswpin", "pswpout") and value.isdigit():
+            pages = (pages or 0) + int(value)
+    return None if pages is None else pages * mmap.PAGESIZE

@@ -9,6 +9,7 @@ import platform
 import re
 import signal
 import stat
+import struct
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -17,18 +18,14 @@ from pathlib import Path
 
 from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.core.model.waits import ProcessRef, Stopped
-from watchdog_train.system import cgroup, exit_watch, proc, sock_diag
-from watchdog_train.system.places import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import (
-    OUR_TOOL,
-    Connections,
-    ExitWatch,
-    OpenFile,
-    SignalResult,
-)
+from watchdog_train.system import cgroup, proc, sock_diag
+from watchdog_train.system.file_systems import NETWORK_FILE_SYSTEMS, private_directory
+from watchdog_train.system.protocol import OUR_TOOL, Connections, ExitWatch, OpenFile, SignalResult
 
 if sys.platform != "linux":
     raise ImportError("only for Linux; see system.current()")
+
+import fcntl
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's place for it, not a temporary file
 OUR_SHARED_MEMORY = "wtrain-"
@@ -172,7 +169,7 @@ class LinuxSystem:
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """By a pidfd, which costs a descriptor."""
-        return exit_watch.watch(who)
+        return watch_exit(who)
 
     def tcp_bytes(
         self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
@@ -345,3 +342,72 @@ def _pidfd_getfd(handle: int, number: int) -> int | None:
     call.restype = ctypes.c_long
     taken = call(ctypes.c_long(PIDFD_GETFD), handle, number, 0)
     return int(taken) if taken >= 0 else None
+
+
+PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, struct pidfd_info of 64 bytes)
+PIDFD_INFO_EXIT = 1 << 3
+_INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, eleven ids, exit code
+
+
+class PidfdWatch:
+    """How a process ends that is not our child, as the kernel shows it to others of its user.
+
+    A zombie shows its status in /proc/PID/stat. Once its parent has asked for it, only a pidfd that
+    was opened before still tells (PIDFD_GET_INFO, since Linux 6.15). On older kernels a status that
+    the parent has taken is unknown to everybody else.
+    """
+
+    def __init__(self, who: ProcessId, descriptor: int) -> None:
+        self._who = who
+        self._descriptor = descriptor
+
+    def status(self) -> int | None:
+        """Its exit code, -N for signal N; None while it lives, and where the kernel is silent."""
+        raw = _of_reaped(self._descriptor)
+        if raw is None:
+            raw = _of_zombie(self._who)
+        return None if raw is None else os.waitstatus_to_exitcode(raw)
+
+    def close(self) -> None:
+        """Let go of it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def watch_exit(who: ProcessId) -> PidfdWatch | None:
+    """Hold on to this very process; None for another one of that pid, and without descriptors."""
+    try:
+        descriptor = os.pidfd_open(who.pid)
+    except OSError:
+        return None
+    # Only now: an identity that was checked before the open could have changed since.
+    found = proc.read_stat(who.pid)
+    if found is None or found.start != who.start:
+        os.close(descriptor)
+        return None
+    return PidfdWatch(who, descriptor)
+
+
+def _of_reaped(descriptor: int) -> int | None:
+    request = bytearray(_INFO.size)
+    struct.pack_into("=Q", request, 0, PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, PIDFD_GET_INFO, request)
+    except OSError:  # an older kernel; or one that is about to be reaped
+        return None
+    mask, *_, status = _INFO.unpack(request)
+    return int(status) if mask & PIDFD_INFO_EXIT else None
+
+
+def _of_zombie(who: ProcessId) -> int | None:
+    text = proc.read(f"/proc/{who.pid}/stat", proc.SMALL_BYTES)
+    found = proc.parse_stat(text) if text else None
+    if text is None or found is None or found.start != who.start or not found.is_dead:
+        return None
+    # To whom the kernel hides it, it shows a 0; the same check guards the I/O counters.
+    if proc.read_io_bytes(who.pid) is None:
+        return None
+    with suppress(ValueError, IndexError):
+        return int(text.rpartition(b")")[2].split()[49])
+    return None

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from watchdog_train.core.model import ProcessId, ProcessRow
-from watchdog_train.system.places import private_directory
+from watchdog_train.system.file_systems import private_directory
 from watchdog_train.system.protocol import (
     SHORTAGES,
     BlindError,

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -196,3 +198,30 @@ class ProcessSystem(Protocol):
         return None
 
     def remove_shared_memory(self, name: str) -> bool: ...
+
+
+LONGEST_NAME = 40
+
+
+def stranger(system: ProcessSystem, pid: int) -> str:
+    """`pid 4242 (python, user alice)`; of the command only its name: arguments hold secrets."""
+    known = []
+    argv = system.command_line(pid)
+    if argv:
+        known.append(os.path.basename(argv[0])[:LONGEST_NAME])
+    uid = system.user_id(pid)
+    if uid is not None:
+        known.append(f"user {user_name(uid)}")
+    return f"pid {pid}" + (f" ({', '.join(known)})" if known else "")
+
+
+def user_name(uid: int) -> str:
+    """As the system calls it, else the number."""
+    if sys.platform == "win32":
+        return str(uid)
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name[:LONGEST_NAME]
+    except (KeyError, OSError):
+        return str(uid)

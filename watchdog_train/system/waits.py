@@ -22,10 +22,10 @@ import msgspec
 
 from watchdog_train.core.model import waits as w
 from watchdog_train.system import proc, sock_diag
+from watchdog_train.system.file_systems import NETWORK_FILE_SYSTEMS
 from watchdog_train.system.linux import held
-from watchdog_train.system.places import NETWORK_FILE_SYSTEMS
 from watchdog_train.system.protocol import OpenFile, UnixSocket
-from watchdog_train.system.sockets import TcpRow, tcp_rows
+from watchdog_train.system.sock_diag import TcpRow, tcp_rows
 
 if sys.platform != "linux":
     raise ImportError("only for Linux")

@@ -8,10 +8,10 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold import evolve_ending as ending
-from watchdog_train.core.fold import evolve_job, evolve_stall
 from watchdog_train.core.fold import evolve_records as records
-from watchdog_train.core.fold.state import AttemptRecord, Postponed, State, Tree
-from watchdog_train.core.model import ProcessId, RunProgress
+from watchdog_train.core.fold import evolve_stall
+from watchdog_train.core.fold.state import AttemptRecord, Crew, Machine, Postponed, State, Tree
+from watchdog_train.core.model import Member, ProcessId, RunProgress
 
 _replace = msgspec.structs.replace
 
@@ -26,9 +26,9 @@ def replay(history: Iterable[e.AnyEvent]) -> State:
 
 def evolve(state: State, event: e.AnyEvent) -> State:
     """The state after one more event. Never fails; an event out of place changes what it can."""
-    state = _replace(state, seq=event.seq, mono=event.mono, updated_at=event.t)
+    state = _replace(state, mono=event.mono, updated_at=event.t)
     # Each changes what its own types mean, and leaves the state as it is for all others.
-    for change in (_change, evolve_stall.change, ending.change, evolve_job.change):
+    for change in (_change, evolve_stall.change, ending.change, job_changed):
         state = change(state, event)
     return state
 
@@ -60,7 +60,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 state,
                 first_step_s=event.after_s,
                 first_step=event.step,
-                can_save=event.can_save,
             )
             return _step_reached(_replace(state, resume_way=event.resume), event.step)
         case e.Progress():
@@ -393,3 +392,58 @@ def reopened(state: State, event: e.Reopened) -> State:
         boot_id=event.boot_id,
         slot_dir=event.slot_dir,
     )
+
+
+def job_changed(state: State, event: e.AnyEvent) -> State:
+    """The state after a plan or an event about other machines."""
+    crew = state.crew
+    match event:
+        case e.PlanMade():
+            return _replace(state, next_plan=event.plan)
+        case e.TaskJoined():
+            crew = Crew(task=event.task)
+            return _replace(state, crew=crew, host=event.host or state.host)
+        case e.MachineLost():
+            return _machine_lost(state, event)
+        case e.Ordered() if crew is not None:
+            return _replace(state, crew=_replace(crew, epoch=event.epoch, done=event.number))
+        case e.MachineHeard() if crew is not None:
+            others = tuple(one for one in crew.machines if one.host != event.host)
+            heard = Machine(
+                host=event.host,
+                hostname=event.hostname,
+                place=event.place,
+                run_dir=event.run_dir,
+                agent=event.agent,
+            )
+            silent = tuple(one for one in crew.silent if one[0] != event.host)
+            crew = _replace(crew, machines=(*others, heard), silent=silent)
+            return _replace(state, crew=crew)
+        case e.MachineSilent() if crew is not None:
+            silent = (*crew.silent, (event.host, event.since))
+            return _replace(state, crew=_replace(crew, silent=silent))
+        case e.Progress() if crew is not None:
+            return _replace(state, crew=_replace(crew, ranks=_ranks(crew, state.members)))
+        case _:
+            return state
+
+
+def _ranks(crew: Crew, members: tuple[Member, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """By machine; of one that shows none now they stay as they were seen last."""
+    found: dict[str, set[int]] = {}
+    for member in members:
+        if member.role == "rank" and member.rank is not None:
+            found.setdefault(member.host, set()).add(member.rank)
+    return tuple(({**dict(crew.ranks), **{k: tuple(sorted(v)) for k, v in found.items()}}).items())
+
+
+def _machine_lost(state: State, event: e.MachineLost) -> State:
+    state = records.trees(state, event.host, lost=True)
+    tree = state.tree(event.host)
+    if tree is not None and not tree.ended:
+        ended = {"ended": True, "ended_mono": event.mono, "how_known": "gone"}
+        state = records.trees(state, event.host, **ended)
+    for stall in state.stalls:
+        if stall.collecting and records.has_all(state, stall.id):
+            state = records.stall(state, stall.id, collecting=False, collected=True)
+    return state

@@ -64,7 +64,7 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
                 asked = _replace(asked, saved=event.path)
             return _replace(state, stop_asked=asked)
         case e.SaveProven():
-            return _replace(state, save_proven=event.sequence, saved=event.path)
+            return _replace(state, save_proven=event.sequence)
         case e.Signalling():
             return _signalling(state, event)
         case e.Signalled():

@@ -189,8 +189,6 @@ class AttemptRecord(Value, dict=True):
     """Remedies about which the training process has said something."""
     taken: tuple[str, ...] = ()
     """Remedies that reported back that they took."""
-    can_save: bool = False
-    """Of a training whose hooks listen: known at its first step."""
     fastest_steps_s: float | None = None
     """The best pace that was recorded, steps a second."""
     resume: ResumeVerdict | None = None
@@ -343,7 +341,6 @@ class State(Value):
     started_at: float | None = None
     """Unix seconds."""
     updated_at: float | None = None
-    seq: int = 0
     mono: float = 0.0
     """Monotonic stamp of the newest event."""
 
@@ -418,8 +415,6 @@ class State(Value):
     save_answered: int = 0
     save_refused: int = 0
     save_proven: int = 0
-    saved: str | None = None
-    """The whole checkpoint that has proven it."""
     stop_asked: StopAsk | None = None
     can_be_asked_to_save: bool = False
     scan_failures: int = 0

@@ -6,6 +6,7 @@ what the training says: no paths, no text.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -59,10 +60,7 @@ class TraceWriter:
     def line(self, sample: Sample, attempt: int, look: Looked | None = None) -> bytes | None:
         """The line of a poll with its newline; None for a poll that is not worth one.
 
-        Args:
-            sample: the poll.
-            attempt: its number.
-            look: the newest at the present silence; in the first line after it.
+        The newest sample of the waits is in the first line after it.
         """
         if attempt != self._attempt:
             self._attempt, self._keys, self._due = attempt, {}, 0.0
@@ -131,3 +129,51 @@ class TraceWriter:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
+
+
+class RankLine(msgspec.Struct, gc=False):
+    """What a sample says about one rank."""
+
+    step: float | None = None
+    phase: str | None = None
+    beats: float | None = None
+
+
+class TraceLine(msgspec.Struct, gc=False):
+    """A header or a sample: both are decoded as this, so that each line is parsed once."""
+
+    t: float | None = None
+    ranks: dict[str, RankLine | None] | None = None
+    cpu_s: float | None = None
+    io_bytes: float | None = None
+    tcp_bytes: float | None = None
+    processes: int | None = None
+    log_bytes: float | None = None
+    gpu_util: float | None = None
+    gpu_power: float | None = None
+    states: dict[str, int] | None = None
+    attempt: int | None = None
+    cpu_wait_s: float | None = None
+    asked: bool | None = None
+    held_back: bool | None = None
+    wait: WaitLine | None = None
+    waits: bool | None = None
+    kind: str | None = None
+    v: int | None = None
+    poll_s: float | None = None
+
+
+_line_decoder = msgspec.json.Decoder(TraceLine)
+
+
+def decode_line(line: bytes) -> TraceLine | None:
+    """The line; None for what is none."""
+    try:
+        return _line_decoder.decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def count_of(value: float | None) -> float | None:
+    """A running count; what cannot be one is unknown."""
+    return value if value is not None and math.isfinite(value) and value >= 0 else None

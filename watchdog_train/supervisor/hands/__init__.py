@@ -47,16 +47,13 @@ class Hands(Protocol):
         """Read what is said of the start and the end of the present attempt."""
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
-        """Look at every process of the present attempt.
+        """Sample every process of the present attempt, `late_s` later than planned.
 
-        Args:
-            state: what is recorded; its members are ours though their parents may be gone.
-            now: the time of this look.
-            late_s: how much later than planned it comes.
-            quiet: the look before found no work: what is dear to read is read, too.
+        Recorded members are ours though their parents may be gone. `quiet`: the sample before found
+        no work, so what is expensive to read is read, too.
 
         Raises:
-            BlindError: no process can be looked at now.
+            BlindError: no process can be sampled now.
         """
 
     def launch(self, plan: Plan, token: str, state: State) -> None:

@@ -58,14 +58,7 @@ class Daemons:
         places: Callable[[], tuple[str, ...]],
         ports: Callable[[], frozenset[int]],
     ) -> None:
-        """Nobody is known yet.
-
-        Args:
-            system: reads.
-            stopping: whose patterns settle what no ground does.
-            places: directories in which the training saves.
-            ports: that the next attempt binds.
-        """
+        """`places`: where the training saves. `ports`: those that the next attempt binds."""
         self._system = system
         self._stopping = stopping
         self._places = places
@@ -101,14 +94,9 @@ class Daemons:
         *,
         urgent: bool,
     ) -> tuple[Daemon, ...]:
-        """The judgement of each that lives.
+        """The judgement of each that lives; without a root no session is known.
 
-        Args:
-            samples: the members of this look.
-            rows: their rows.
-            root: of the training; without it no session is known.
-            now: monotonic seconds.
-            urgent: the next decision may be to kill.
+        `urgent`: the next decision may be to kill.
         """
         alive = [s for s in samples if s.state not in ("Z", "X") and s.member.pid in rows]
         inside, outside = self._split(alive, rows, root)
@@ -250,16 +238,7 @@ class _Table:
         places: tuple[str, ...],
         ports: frozenset[int],
     ) -> None:
-        """Read it all.
-
-        Args:
-            system: reads.
-            members: who belongs to the training for sure.
-            pumps: the keeper and this supervisor: what they read is the training's output.
-            strays: who is judged.
-            places: directories in which the training saves.
-            ports: that the next attempt binds.
-        """
+        """Read what everybody has open; pumps (keeper, supervisor) read the training's output."""
         self._system = system
         self._members, self._pumps = members, pumps
         self._places, self._ports = places, ports

@@ -19,8 +19,7 @@ from watchdog_train.core.model.gpu import (
 )
 from watchdog_train.core.recovery.gpu_memory import claimed, hold, strangers
 from watchdog_train.report.why_text import holders_text
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.helper import Helper
+from watchdog_train.supervisor.children import ChildTable, Helper
 from watchdog_train.system.protocol import ProcessSystem
 
 FIRST_ANSWER_S = 60.0
@@ -133,9 +132,7 @@ class GpuMemory:
     def held(self, now: float, ever: AbstractSet[ProcessId]) -> GpuHold | None:
         """Who holds it now that the job is gone; None: it has used none, or nobody can be asked.
 
-        Args:
-            now: monotonic seconds.
-            ever: all processes that ever belonged to the run.
+        `ever`: all processes that ever belonged to the run.
         """
         if not self._claim.needs or self._watch.trouble is not None:
             return None

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import watchdog_train.keeper
-from watchdog_train.core.model import ExitStatus, Plan, ProcessId, Value
+from watchdog_train.core.model import ExitStatus, Plan, ProcessId
 from watchdog_train.supervisor.children import Child, ChildTable
-from watchdog_train.supervisor.environment import training_environment
-from watchdog_train.supervisor.hands.records import read_orders
+from watchdog_train.supervisor.environment import LaunchContext, training_environment
+from watchdog_train.supervisor.hands.keeper_records import read_orders
 from watchdog_train.supervisor.hands.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import proc
@@ -33,30 +33,6 @@ EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
 """Exit code and signal, one of them -1: the keeper's word on the wake pipe."""
 LINGER_S = 5.0
 """How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
-
-
-class LaunchContext(Value):
-    """What every attempt of a run is launched with."""
-
-    run_id: str
-    token: str
-    scope: str
-    run_dir: Path
-    cwd: Path
-    slot_dir: Path | None
-    log_cap_bytes: int
-    ignore_hup: bool
-    """nohup was meant."""
-    rank_streams: int = 0
-    """For so many ranks there are streams of their own, for a launcher that can use them."""
-    is_shown: bool = False
-    """Somebody is to get the output, all of it where that is no terminal."""
-    environment: dict[str, str]
-    """The user's, as it was when the run was started."""
-    hold_saves: bool = False
-    unkept: bool = False
-    """Of a training that began again instead of resuming: it will be stopped."""
-    heartbeat_every: int = 0
 
 
 class LaunchedKeeper:
@@ -103,19 +79,6 @@ def start_keeper(
     Raises:
         OSError: the attempt's folder cannot be written, or no process can be started.
     """
-    env = training_environment(
-        run.environment,
-        run_id=run.run_id,
-        token=run.token,
-        scope=run.scope,
-        run_dir=run.run_dir,
-        attempt=plan.attempt,
-        slot_dir=run.slot_dir,
-        plan=plan,
-        hold_saves=run.hold_saves,
-        unkept=run.unkept,
-        heartbeat_every=run.heartbeat_every,
-    )
     ends = Ends(terminal, run.rank_streams, is_shown=run.is_shown)
     inherited_fds = _inherited_fds()
     orders = {
@@ -136,7 +99,7 @@ def start_keeper(
             attempt_dir / "launch.json",
             orders,
             children,
-            env=env,
+            env=training_environment(run, plan),
             stdin=0 if terminal.give_stdin else subprocess.DEVNULL,
             pass_fds=(*ends.for_keeper(), *inherited_fds),
         )

@@ -29,18 +29,13 @@ from watchdog_train.core.recovery.outcome import stops_what_began_anew
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.report.why_text import with_text
-from watchdog_train.store.last_words import LastWords
-from watchdog_train.store.slots import sweep_slots
+from watchdog_train.store.slots import LastWords, sweep_slots
 from watchdog_train.supervisor.context import Context
+from watchdog_train.supervisor.environment import LaunchContext
 from watchdog_train.supervisor.evidence_requests import EvidenceRequests
-from watchdog_train.supervisor.hands.ends import Ending
-from watchdog_train.supervisor.hands.launch import (
-    KEEPER,
-    LaunchContext,
-    drain_without_keeper,
-    start_keeper,
-)
-from watchdog_train.supervisor.hands.records import KeeperRecord, read_keeper
+from watchdog_train.supervisor.hands.exits import Ending
+from watchdog_train.supervisor.hands.keeper_records import KeeperRecord, read_keeper
+from watchdog_train.supervisor.hands.launch import KEEPER, drain_without_keeper, start_keeper
 from watchdog_train.supervisor.hands.sampling import Sampler
 from watchdog_train.system.protocol import ProcessSystem, SignalResult
 from watchdog_train.trusted_files import make_folder
@@ -150,7 +145,7 @@ class LocalHands(Sampler):
         # A script that goes on to another training has not failed by the one before.
         ours = ours or any(slot.trains and not slot.exiting for _, slot in self._sample.judged)
         if not ours and self._ending.status is not None and self._ending.status.ok:
-            self._ending.behind(self.hidden_failure(now))
+            self._ending.behind(self._departures.hidden_failure(now))
 
     def _report(self, record: KeeperRecord) -> LaunchReport:
         system = self._context.system
@@ -276,7 +271,7 @@ class LocalHands(Sampler):
         """
         context = self._context
         ours = self.members_ever()
-        semaphores = self.unused_semaphores()
+        semaphores = self._semaphores.unused()
         removed = []
         for name in sorted(context.system.shared_memory_names() or ()):
             match = re.fullmatch(r"torch_(\d+)_\d+_\d+", name)
@@ -310,15 +305,10 @@ def _root_alive(members: tuple[MemberSample, ...], tree: Tree) -> bool:
 def deliver(
     action: Signal, roles: Mapping[ProcessId, Role], system: ProcessSystem
 ) -> Iterator[SentSignal]:
-    """What each target was sent.
+    """Send a signal; what each target was sent.
 
     Of a group signal those who are outside of the groups get their own. What a shell starts in its
     background ignores Ctrl-C, and gets SIGTERM instead.
-
-    Args:
-        action: whom, and what with.
-        roles: of the targets, for the record.
-        system: sends.
     """
     groups = {one: system.process_group(one.pid) for one in action.targets if action.group}
     # Before the first signal: a script may ignore the second one while it acts on the first.

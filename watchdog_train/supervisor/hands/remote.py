@@ -34,10 +34,10 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.gpu import GpuHold, GpuHolder
 from watchdog_train.core.recovery.plans import launcher_environment
 from watchdog_train.core.starting.jobs import JobTask
-from watchdog_train.keeper.wake import ready
+from watchdog_train.keeper.messages import ready
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands import wire
-from watchdog_train.supervisor.hands.link.ends import Leader, Link
+from watchdog_train.supervisor.hands import agent_messages as messages
+from watchdog_train.supervisor.hands.link.peers import Leader, Link
 from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder, open_regular
@@ -65,13 +65,13 @@ class RemoteHands:
         self.host = host
         self._machines = machines
         self._context = machines.context
-        self._report: wire.Report | None = None
+        self._report: messages.Report | None = None
         self._heard_at = self._context.system.monotonic()
         self._differences: deque[float] = deque(maxlen=MOST_DIFFERENCES)
         """Of its clock to ours, each with the time that a word takes."""
         self._present = 0
         self._checkpoint = ""
-        self._orders: deque[wire.Order] = deque()
+        self._orders: deque[messages.Order] = deque()
         self.epoch = 0
         """Later than that of every leader that its agent knows; 0: it was never heard."""
         self._number = self._taken = self._written = 0
@@ -99,7 +99,7 @@ class RemoteHands:
         heard = report is not None and report.epoch == self.epoch and silent_s < a.UNHEARD_S
         works = [order.work for order in self._orders]
         asked = frozenset(_ASKED[type(work)] for work in works if type(work) in _ASKED)
-        forgotten = asked.union(work.name for work in works if isinstance(work, wire.Discard))
+        forgotten = asked.union(work.name for work in works if isinstance(work, messages.Discard))
         sight = self._seen(now)
         return replace(
             sight,
@@ -133,11 +133,11 @@ class RemoteHands:
 
     @property
     def _is_to_start(self) -> bool:
-        return any(isinstance(order.work, wire.StartAttempt) for order in self._orders)
+        return any(isinstance(order.work, messages.StartAttempt) for order in self._orders)
 
-    def take(self, message: wire.Report | wire.Parcel, now: float) -> None:
+    def take(self, message: messages.Report | messages.Parcel, now: float) -> None:
         """One word of its agent."""
-        if isinstance(message, wire.Parcel):
+        if isinstance(message, messages.Parcel):
             if message.number == self._taken + 1 or self._taken == 0:
                 self._taken = message.number
                 for asked in message.requests:
@@ -173,7 +173,7 @@ class RemoteHands:
                 if isinstance(self._orders.popleft().work, a.Signal):
                     self._obeyed_at = now
 
-    def _keep(self, chunk: wire.Chunk) -> None:
+    def _keep(self, chunk: messages.Chunk) -> None:
         path = self._path(chunk.path)
         self._written += len(chunk.data)
         if path is None or self._written > MOST_BYTES:
@@ -200,7 +200,7 @@ class RemoteHands:
     def launch(self, plan: Plan, token: str, state: State) -> None:
         ours = launcher_environment(state, plan.attempt)
         env = {name: value for name, value in plan.env.items() if ours.get(name) != value}
-        self._order(wire.StartAttempt(plan=replace(plan, env=env), base=state.argv))
+        self._order(messages.StartAttempt(plan=replace(plan, env=env), base=state.argv))
 
     def signal(self, action: a.Signal) -> Iterator[SentSignal]:
         targets = tuple(ProcessId(one.pid, one.start) for one in action.targets)
@@ -222,7 +222,7 @@ class RemoteHands:
 
     def discard(self, name: a.TaskName) -> None:
         if getattr(self.sight, name) is not None:
-            self._order(wire.Discard(name=name))
+            self._order(messages.Discard(name=name))
 
     def ask(self, action: a.AskStop | a.AskSave) -> None:
         self._order(action)
@@ -240,20 +240,20 @@ class RemoteHands:
 
     def know(self, event: SaveProven | RequestRefused) -> None:
         """Somebody may wait for it there."""
-        self._order(wire.Known(event=event))
+        self._order(messages.Known(event=event))
 
-    def _order(self, work: wire.Work) -> None:
+    def _order(self, work: messages.Work) -> None:
         self._number += 1
-        self._orders.append(wire.Order(number=self._number, work=work))
+        self._orders.append(messages.Order(number=self._number, work=work))
 
-    def say(self, word: wire.Orders, now: float) -> None:
+    def say(self, word: messages.Orders, now: float) -> None:
         """What is new at once; once a second what it has not answered, and that we live."""
         self._checkpoint = word.checkpoint
         news = (self._number, self._taken, word.checkpoint, word.over)
         if self.epoch and (news != self._said or now - self._said_at >= AGAIN_S):
             orders = tuple(self._orders)
             word = replace(word, epoch=self.epoch, orders=orders, taken=self._taken)
-            if self._machines.link.send(self.host, wire.encode(word)):
+            if self._machines.link.send(self.host, messages.encode(word)):
                 self._said, self._said_at = news, now
 
 
@@ -273,7 +273,7 @@ class Machines:
     def poll(self, state: State, now: float) -> None:
         """Take what has come, and say what is due."""
         for name, data in self.link.receive():
-            hands, message = self._by_name.get(name), wire.decode(wire.UP, data)
+            hands, message = self._by_name.get(name), messages.decode(messages.UP, data)
             if hands is not None and message is not None:
                 hands.take(message, now)
         if isinstance(self.link, Leader) and self.link.other_key and not self._other_key_said:
@@ -290,7 +290,7 @@ class Machines:
                 outcome=state.outcome, exit_code=state.exit_code, warning=None, why=why
             )
         me = this_machine(self.context, self.place, state)
-        word = wire.Orders(epoch=0, leader=me, checkpoint=used, over=over)
+        word = messages.Orders(epoch=0, leader=me, checkpoint=used, over=over)
         for each in self.hands:
             each.say(word, now)
 
@@ -322,7 +322,7 @@ def this_machine(context: Context, place: str, state: State) -> Machine:
 _MOMENTS = ("last_beat_ns", "batch_ns", "backward_ns", "backward_end_ns", "expect_until_ns")
 
 
-def as_of(report: wire.Report, host: str, offset_s: float) -> wire.Report:
+def as_of(report: messages.Report, host: str, offset_s: float) -> messages.Report:
     """What an agent tells, with its machine's name and by our clock."""
 
     def there(who: ProcessId) -> ProcessId:

@@ -21,22 +21,20 @@ from watchdog_train.core.model import (
     Outliving,
     ProcessId,
     ProcessRow,
-    RankEnd,
     Sample,
 )
 from watchdog_train.core.model.gpu import GpuHold, GpuSeen, GpuUse
 from watchdog_train.core.recovery.kill import HELPERS
-from watchdog_train.store.last_words import LastWords
 from watchdog_train.store.run_paths import TIMES_SUFFIX
-from watchdog_train.store.slots import read_note, read_saves, read_slots
+from watchdog_train.store.slots import LastWords, read_note, read_saves, read_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands.daemons import NO_NAMES, Daemons, command_of
-from watchdog_train.supervisor.hands.ends import Departures
+from watchdog_train.supervisor.hands.exits import Departures
 from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
 from watchdog_train.supervisor.hands.semaphores import Semaphores
 from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
 from watchdog_train.system import gpu
-from watchdog_train.system.strangers import stranger
+from watchdog_train.system.protocol import stranger
 from watchdog_train.trusted_files import entries
 
 CHEAP_SOCKETS = 32
@@ -86,7 +84,8 @@ class Sampler:
         self._context = context
         self._tree: ProcessTree | None = None
         self._departures = Departures(context.system, last_words)
-        self._gpus = _gpu_watch(context)
+        asked = gpu.is_asked(context.policy.detection.gpu)
+        self._gpus = GpuWatch(context.children, gpu.command()) if asked else None
         self._gpu_memory = (
             GpuMemory(self._gpus, context.system, self._name) if self._gpus is not None else None
         )
@@ -140,17 +139,9 @@ class Sampler:
             return GpuSeen()
         return self._gpu_memory.seen(self._context.system.monotonic(), self._identities_ever())
 
-    def unused_semaphores(self) -> frozenset[str]:
-        """Names of those that the present attempt has made and nobody uses."""
-        return self._semaphores.unused()
-
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
         return self._tree.pids_ever() if self._tree is not None else frozenset()
-
-    def hidden_failure(self, now: float) -> RankEnd | None:
-        """Once the root has ended with 0: the failure behind it for which nobody has answered."""
-        return self._departures.hidden_failure(now)
 
     @property
     def rows(self) -> Mapping[int, ProcessRow]:
@@ -168,17 +159,7 @@ class Sampler:
         quiet: bool,
         exited_well: bool,
     ) -> Sample:
-        """Look at everybody.
-
-        Args:
-            state: what is recorded; its members are ours though their parents may be gone.
-            mine: what of it is recorded of the present attempt here.
-            launch: what the keeper has reported.
-            now: the time of this look.
-            late_s: how much later than planned it comes.
-            quiet: the look before found no work: what is dear to read is read, too.
-            exited_well: the first process has, with code 0.
-        """
+        """Sample everybody; see Hands.sample(). `exited_well`: the root has, with code 0."""
         context = self._context
         number = state.attempts[-1].attempt
         tree = self._seeded_tree(state, mine, launch)
@@ -312,7 +293,7 @@ class Sampler:
         return self._names[pid]
 
     def _busy(self, now: float) -> tuple[str, ...]:
-        ours = {*self.members_ever(), *self._helpers(), os.getpid()}
+        ours = {*self.members_ever(), *self._context.children.pids(), os.getpid()}
         return tuple(map(self._name, self._strangers.look(self.rows.values(), ours, now)))
 
     def _tcp_bytes(self, look: TreeLook, *, quiet: bool) -> int | None:
@@ -358,10 +339,6 @@ class Sampler:
             found.update(note.output_dirs if note is not None else ())
         return tuple(os.path.abspath(os.path.join(context.cwd, place)) for place in found)
 
-    def _helpers(self) -> frozenset[int]:
-        """Pids of the children that the supervisor has for itself."""
-        return self._context.children.pids()
-
     def _seeded_tree(self, state: State, mine: Tree, launch: LaunchReport | None) -> ProcessTree:
         """The tree's record, with the keeper and the root in it as soon as they are known.
 
@@ -373,7 +350,7 @@ class Sampler:
                 context.system,
                 token=state.attempts[-1].token,
                 scope=context.scope,
-                helpers=self._helpers,
+                helpers=context.children.pids,
             )
             members = [one for one in state.members if one.host == mine.host]
             self._tree.seed(members)
@@ -410,12 +387,6 @@ def _rate(now: float | None, before: float | None, seconds: float) -> float | No
 def _may_be_killed(state: State, mine: Tree) -> bool:
     """Soon: then what left the session is read at every look."""
     return state.suspicion is not None or state.stop is not None or mine.ended
-
-
-def _gpu_watch(context: Context) -> GpuWatch | None:
-    if not gpu.is_asked(context.policy.detection.gpu):
-        return None
-    return GpuWatch(context.children, gpu.command())
 
 
 def _log_bytes(attempt_dir: Path) -> int:

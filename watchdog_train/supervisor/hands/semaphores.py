@@ -6,10 +6,10 @@ memory of those who live when it appears; by its inode: its maker has it under a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from watchdog_train.core.model import ProcessId
-from watchdog_train.supervisor.machine import mapped_names
 from watchdog_train.system.protocol import ProcessSystem
 
 PREFIX = "sem."
@@ -72,3 +72,14 @@ class Semaphores:
         return frozenset(
             name for name, inode in made.items() if "\n" + MAPPED.format(inode) not in mapped
         )
+
+
+def mapped_names(system: ProcessSystem) -> str | None:
+    """What the processes of this user share as memory: `INODE PATH` a line; None: unknown."""
+    if system.shared_mappings(os.getpid()) is None:
+        return None
+    names: set[str] = set()
+    for row in system.all_processes().values():
+        if hasattr(os, "getuid") and system.user_id(row.pid) == os.getuid():
+            names.update(system.shared_mappings(row.pid) or ())
+    return "".join(f"\n{name}" for name in sorted(names)) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog_train.client import layout
-from watchdog_train.keeper.wake import ready
+from watchdog_train.keeper.messages import ready
 from watchdog_train.supervisor.terminal import Terminal, open_stream, set_window_size
 
 NAMES = ("output", "stdout", "stderr")
@@ -32,12 +32,9 @@ class Ends:
     def __init__(
         self, terminal: Terminal, rank_streams: int = 0, *, is_shown: bool = False
     ) -> None:
-        """Open them.
+        """Open them, for so many ranks some of their own.
 
-        Args:
-            terminal: where the user's streams lead.
-            rank_streams: for so many ranks there are some of their own.
-            is_shown: a pipe or file of the user's must get all of the output.
+        `is_shown`: a pipe or file of the user's must get all of the output.
         """
         names = ("output",) if terminal.same_stream else ("stdout", "stderr")
         self.files = {name: f"{name}.log" for name in names}
@@ -192,11 +189,7 @@ class TakenEnds(Ends):
     """Ends to read of a keeper that somebody else has started, who held them beside it."""
 
     def __init__(self, orders: Mapping[str, Any], take: Callable[[int], int | None]) -> None:
-        """Take them.
-
-        Args:
-            orders: what it was told; not to be believed further than a wrong number of a file.
-            take: a copy of what it has open under a number, or None.
+        """Take copies of what a keeper has open; its orders may name wrong numbers.
 
         Raises:
             OSError: not all streams of the training can be had.

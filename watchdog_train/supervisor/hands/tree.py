@@ -100,14 +100,7 @@ class ProcessTree:
         scope: str,
         helpers: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        """Nobody is known yet.
-
-        Args:
-            system: where the processes are.
-            token: of the attempt.
-            scope: in which the token counts.
-            helpers: pids of the children that the supervisor has for itself.
-        """
+        """`helpers`: pids of the children that the supervisor has for itself."""
         self._system = system
         self._helpers = helpers
         self._token = token
@@ -161,11 +154,8 @@ class ProcessTree:
     ) -> TreeLook:
         """Bring the record up to date and sample it.
 
-        Args:
-            slots: heartbeat slots by pid.
-            now: monotonic seconds.
-            thorough: also search all processes for our token (always done twice a minute).
-            left: members that are not ours to kill: nobody waits for their end.
+        `thorough`: search all processes for our token, too, as twice a minute. Members in `left`
+        are not ours to kill: nobody waits for their end.
         """
         self._now = now
         scans = thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S

@@ -16,17 +16,15 @@ from pathlib import Path
 
 from watchdog_train.core.starting.jobs import JobTask, address_of
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.places import (
+from watchdog_train.supervisor.children import ChildTable, module
+from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
+from watchdog_train.supervisor.hands.link.peers import VARIABLE, Agent, Leader, Link, job_key
+from watchdog_train.system.file_systems import (
     private_runtime_directory,
     release_runtime_directory,
     shared_bases,
     why_denied,
 )
-from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.hands.link.channel import Channel, Dialler
-from watchdog_train.supervisor.hands.link.ends import Agent, Leader, Link
-from watchdog_train.supervisor.hands.link.keys import VARIABLE, job_key
-from watchdog_train.supervisor.helper import module
 
 SPARE_DESCRIPTORS = 256
 _BASE_CHARS = 60

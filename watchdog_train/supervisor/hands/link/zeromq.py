@@ -19,10 +19,9 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
-from watchdog_train.keeper.wake import ready
+from watchdog_train.keeper.messages import ready
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, QUEUE_CAP_BYTES, Channel
-from watchdog_train.supervisor.hands.link.ends import REFUSED
-from watchdog_train.supervisor.hands.link.keys import secret_of
+from watchdog_train.supervisor.hands.link.peers import REFUSED, secret_of
 
 assert sys.platform != "win32"  # noqa: S101 - which has no link
 TURN_S = 0.02

@@ -18,13 +18,14 @@ from watchdog_train.core.starting.jobs import LOOPBACK, JobTask, is_part_of_more
 PORT_VARIABLE, ADDRESS_VARIABLE = "MASTER_PORT", "MASTER_ADDR"
 
 
-class Meeting:
-    """The port of the next attempt, of whatever kind its ranks need one."""
+class NextPort:
+    """The port of the next attempt, whatever its ranks need one for."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self._of_ranks: MeetingPort | None = None
-        self._of_nodes = NodePort()
+        self._of_ranks: MasterPort | None = None
+        self._of_nodes = (0, 0)
+        """An attempt, and the port found for it."""
 
     def port(self, state: State) -> int | None:
         """A port for the next attempt; None where the last one's is as good, or not ours to say."""
@@ -32,15 +33,29 @@ class Meeting:
         if state.finished:
             return None
         if across is not None:
-            return self._of_nodes.free(first_port(across), state.next_attempt)
+            return self._port_of_nodes(first_port(across), state.next_attempt)
         if attempt is None or state.launcher is not None:
             return None
         if self._of_ranks is None:
-            self._of_ranks = MeetingPort(self._environment, state.task)
+            self._of_ranks = MasterPort(self._environment, state.task)
         return self._of_ranks.replacement()
 
+    def _port_of_nodes(self, first: int | None, attempt: int) -> int | None:
+        """For the torchruns of all nodes: the next after the first one, else any that is free.
 
-class MeetingPort:
+        It is looked for on the leader's machine.
+        """
+        if self._of_nodes[0] != attempt or not _can_listen(self._of_nodes[1]):
+            port = port_of(first, attempt) if first is not None else None
+            if port is None or not _can_listen(port):
+                port = _free_port()
+            if port is None:
+                return None
+            self._of_nodes = (attempt, port)
+        return self._of_nodes[1]
+
+
+class MasterPort:
     """Whether the next attempt can meet where the last one did."""
 
     def __init__(self, environment: Mapping[str, str], task: JobTask | None) -> None:
@@ -63,29 +78,6 @@ class MeetingPort:
         if self._other is None or not _can_listen(self._other):
             self._other = _free_port()
         return self._other
-
-
-class NodePort:
-    """The port at which the torchruns of all nodes meet, looked for on the leader's machine."""
-
-    def __init__(self) -> None:
-        self._found: tuple[int, int] | None = None
-
-    def free(self, first: int | None, attempt: int) -> int | None:
-        """A port for this attempt: the next after the first one, else any that is free.
-
-        Args:
-            first: that the user has named for attempt 1; None: any.
-            attempt: its number.
-        """
-        if self._found is None or self._found[0] != attempt or not _can_listen(self._found[1]):
-            port = port_of(first, attempt) if first is not None else None
-            if port is None or not _can_listen(port):
-                port = _free_port()
-            if port is None:
-                return None
-            self._found = (attempt, port)
-        return self._found[1]
 
 
 def _can_listen(port: int) -> bool:

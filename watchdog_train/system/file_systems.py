@@ -1,7 +1,4 @@
-"""Places outside the run directory: the user's state directory, and private local memory.
-
-Must not be asked for anything that has to survive a reboot, but for the state directory.
-"""
+"""Private directories of this user, on local memory where there is some; kinds of file systems."""
 
 from __future__ import annotations
 
@@ -9,11 +6,52 @@ import os
 import shutil
 import stat
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.trusted_files import owner_name
+
+ROOM_BYTES = 16 * 1024 * 1024
+"""Left on a tmpfs by whoever uses it: a page that cannot be had kills its writer with SIGBUS."""
+_NETWORK_FILE_SYSTEMS_TEXT = """
+    9p afs beegfs ceph cifs coda davfs fuse.ceph fuse.davfs fuse.gcsfuse fuse.glusterfs
+    fuse.goofys fuse.juicefs fuse.mount.s3 fuse.mountpoint-s3 fuse.rclone fuse.s3fs
+    fuse.sshfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs panfs pvfs2 quobyte
+    smb3 smbfs wekafs webdav
+"""
+NETWORK_FILE_SYSTEMS = frozenset(_NETWORK_FILE_SYSTEMS_TEXT.split())
+
+
+def private_directory(run_id: str, *preferred: Path) -> Path | None:
+    """Where the slots of a run may lie on this machine, None when there is no such place."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    for parent in _candidates(preferred):
+        if _usable(parent):
+            return parent / f"wtrain-{user}-{run_id}"
+    return None
+
+
+def _candidates(preferred: tuple[Path, ...]) -> Iterator[Path]:
+    yield from preferred
+    if named := os.environ.get("XDG_RUNTIME_DIR"):
+        yield Path(named)
+    import platformdirs  # 8 ms that `wtrain --version` does not need
+
+    with suppress(OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that XDG_RUNTIME_DIR is not set
+        yield Path(platformdirs.user_runtime_dir())
+
+
+def _usable(directory: Path) -> bool:
+    with suppress(OSError):
+        return (
+            directory.is_dir()
+            and os.access(directory, os.W_OK | os.X_OK)
+            and shutil.disk_usage(directory).free >= ROOM_BYTES
+        )
+    return False
 
 
 def state_directory() -> Path:
@@ -63,9 +101,7 @@ def _tops(purpose: str, bases: Iterable[Path] | None) -> Iterator[Path]:
 def release_runtime_directory(path: Path, *, with_content: bool) -> None:
     """Remove a directory of private_runtime_directory() at the end of its run.
 
-    Args:
-        path: as it was given.
-        with_content: remove what is in it, too; otherwise it stays when it is not empty.
+    Without `with_content` it stays when it is not empty.
     """
     with suppress(OSError):
         if with_content:

@@ -15,7 +15,7 @@ import msgspec
 from watchdog_train.core.recovery.plans import AUTO_RESUME
 from watchdog_train.core.starting.command_line import PythonTarget, python_target, script_words
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_lines import MAX_LINE_BYTES
+from watchdog_train.store.log_reading import MAX_LINE_BYTES
 
 MAX_COMMAND_BYTES = MAX_LINE_BYTES - 128 * 1024
 """The rest of its line in the log is for the environment of a plan, and for words."""

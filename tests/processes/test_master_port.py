@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from watchdog_train.core.starting.jobs import JobTask
-from watchdog_train.supervisor import meeting
-from watchdog_train.supervisor.meeting import MeetingPort
+from watchdog_train.supervisor import master_port
+from watchdog_train.supervisor.master_port import MasterPort
 
 pytestmark = pytest.mark.processes
 
@@ -27,12 +27,12 @@ def test_a_port_that_is_free_or_closing_is_kept() -> None:
         with socket.create_connection(("127.0.0.1", port)):
             accepted, _ = server.accept()
             accepted.close()
-    assert MeetingPort(environment(port), TASK).replacement() is None
+    assert MasterPort(environment(port), TASK).replacement() is None
 
 
 def test_a_port_that_is_only_looked_at_cannot_be_reached() -> None:
     """Whoever tries in that moment is refused."""
-    with meeting._bind(0) as looked_at, pytest.raises(ConnectionRefusedError):
+    with master_port._bind(0) as looked_at, pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", looked_at.getsockname()[1]), 5)
 
 
@@ -42,11 +42,11 @@ def test_a_port_that_is_taken_is_replaced(family: socket.AddressFamily) -> None:
     host = "127.0.0.1" if family == socket.AF_INET else "::1"
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
-        looked = MeetingPort(environment(port), TASK)
+        looked = MasterPort(environment(port), TASK)
         other = looked.replacement()
         assert other not in (None, port)
         assert looked.replacement() == other
-        assert MeetingPort(environment(port), None).replacement() not in (None, port)
+        assert MasterPort(environment(port), None).replacement() not in (None, port)
     assert looked.replacement() is None
 
 
@@ -68,4 +68,4 @@ def test_a_port_that_others_must_agree_on_is_left(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         said = {name: text.replace("PORT", port) for name, text in variables.items()}
-        assert MeetingPort(said, task).replacement() is None
+        assert MasterPort(said, task).replacement() is None

@@ -23,9 +23,9 @@ from watchdog_train.core.model import (
     SlotReading,
 )
 from watchdog_train.core.starting.command_line import SHELLS, python_target
-from watchdog_train.store.last_words import LastWords
+from watchdog_train.store.slots import LastWords
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands.records import read_exit
+from watchdog_train.supervisor.hands.keeper_records import read_exit
 from watchdog_train.system.protocol import ExitWatch, ProcessSystem
 
 FILE_WITHIN_S = 0.5

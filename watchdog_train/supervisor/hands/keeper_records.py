@@ -27,8 +27,6 @@ class KeeperRecord(Value):
     pid: int | None
     start: int | None
     error: str | None
-    errno: int | None
-    started_at: float
     runs: bool
     """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
 
@@ -47,10 +45,9 @@ def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
     if fields is None:
         return None
     told = fields.pop("error", None)
-    error = told if isinstance(told, dict) else {}
+    error = told.get("message") if isinstance(told, dict) else None
     with suppress(msgspec.ValidationError):
-        flat = {**fields, "error": error.get("message"), "errno": error.get("errno")}
-        return msgspec.convert(flat, KeeperRecord)
+        return msgspec.convert({**fields, "error": error}, KeeperRecord)
     return None
 
 

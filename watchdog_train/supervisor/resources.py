@@ -1,4 +1,4 @@
-"""Whether there is room for the next attempt: its files, what starts it, its saves."""
+"""What is left of descriptors, processes, disk space and memory: for the next attempt, and now."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import _thread
 import os
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.notices.ahead import DiskRoom, Room
 from watchdog_train.core.recovery.restart import TornSave, torn_save
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_directory import refuse_full
-from watchdog_train.supervisor.leftover import size_bytes
 from watchdog_train.system import proc
+from watchdog_train.system.cgroup import cgroup_cache_bytes, cgroup_memory
 
 SPARE_DESCRIPTORS = 24
 """A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
@@ -91,10 +92,7 @@ def _not_writable(path: Path) -> str | None:
 
 
 def refuse_little_room(tasks: int = NEEDED_TASKS) -> None:
-    """Before anything is started.
-
-    Args:
-        tasks: so many more threads and processes must be possible.
+    """Before anything is started: so many more threads and processes must be possible.
 
     Raises:
         WtrainError: too few files, threads or processes, or a /proc of other processes.
@@ -220,3 +218,90 @@ def _size(path: str) -> int:
     if not os.path.isdir(path):
         return os.stat(path).st_size
     return size_bytes(Path(path))
+
+
+MOST_FILES_COUNTED = 20_000
+
+
+def size_bytes(path: Path) -> int:
+    """Of the files below it, as far as they are counted."""
+    total = count = 0
+    for directory, _, files in os.walk(path):
+        for name in files:
+            count += 1
+            if count > MOST_FILES_COUNTED:
+                return total
+            with suppress(OSError):
+                total += os.lstat(os.path.join(directory, name)).st_size
+    return total
+
+
+MEASURE_EVERY_S = 30.0
+MOST_PLACES = 6
+
+
+class ResourceMeter:
+    """The newest measurement of disks and memory; at most one thread at a time.
+
+    A file system that does not answer blocks the thread only: nothing is known of it then. A child
+    process would cost 40 ms of CPU each time, more than all samples in between.
+    """
+
+    def __init__(self) -> None:
+        self._newest: Room | None = None
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+
+    def newest(self, now: float, places: Sequence[str]) -> Room | None:
+        """Returns at once; begins another measurement when it is time."""
+        if now >= self._next and (self._thread is None or not self._thread.is_alive()):
+            self._next = now + MEASURE_EVERY_S
+            arguments = (now, tuple(places)[:MOST_PLACES])
+            self._thread = start_thread(lambda: self._measure(*arguments), "room")
+        return self._newest
+
+    def _measure(self, at: float, places: tuple[str, ...]) -> None:
+        memory = _memory()
+        self._newest = Room(
+            at=at,
+            disks=_disks(places),
+            memory_free_bytes=memory[0] if memory is not None else None,
+            memory_total_bytes=memory[1] if memory is not None else None,
+        )
+
+
+def _disks(places: tuple[str, ...]) -> tuple[DiskRoom, ...]:
+    """One for each file system, by the first place that is on it."""
+    found: dict[int, DiskRoom] = {}
+    for place in places:
+        with suppress(OSError):
+            device = os.stat(place).st_dev
+            if device in found:
+                continue
+            usage = shutil.disk_usage(place)
+            found[device] = DiskRoom(path=place, free_bytes=usage.free, total_bytes=usage.total)
+    return tuple(found.values())
+
+
+def _memory() -> tuple[int, int] | None:
+    """Free and in all: of the machine, or of the container where that has less left."""
+    told = proc.fields("/proc/meminfo")
+    try:
+        free, total = (1024 * int(told[name].split()[0]) for name in ("MemAvailable", "MemTotal"))
+    except (LookupError, ValueError):
+        import psutil  # 6 ms and 2 MiB that Linux does not need
+
+        try:
+            machine = psutil.virtual_memory()
+        except (OSError, psutil.Error):
+            return None
+        free, total = int(machine.available), int(machine.total)
+    with suppress(OSError):
+        group = cgroup_memory()
+        limit = group["limit_bytes"] if group is not None else None
+        used = group["used_bytes"] if group is not None else None
+        if limit is not None and used is not None and 0 < limit < total:
+            left = max(0, limit - used + cgroup_cache_bytes())
+            if left < free:
+                return min(left, limit), limit
+    return free, total

@@ -22,9 +22,8 @@ from watchdog_train.core.model import Why, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.notify_words import news
 from watchdog_train.report.why_text import with_text
-from watchdog_train.supervisor.children import ChildTable
+from watchdog_train.supervisor.children import ChildTable, Helper, module
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.helper import Helper, module
 
 MOST_WAITING = 20
 """Events whose turn has not come; of more the oldest are left out, and said to be."""
