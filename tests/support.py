@@ -184,21 +184,13 @@ stopping:
 recovery:
   backoff_cap_s: 1
 """
+_WAITS = WaitLimits(
+    proven_s=3, proven_saving_s=3, proven_early_s=12, nobody_left_s=4, unknown_s=4,
+    unknown_early_s=12, cost_most_s=6, poll_s=6, longest_sleep_s=20, again_s=6, again_later_s=6,
+)  # fmt: skip
 FAST_LIMITS = Limits(
     detection=Detection(window_s=0.5, rank_gone_s=2, rank_gone_launcher_s=20, busy_s=600),
-    patience=WaitLimits(
-        proven_s=3,
-        proven_saving_s=3,
-        proven_early_s=12,
-        nobody_left_s=4,
-        unknown_s=4,
-        unknown_early_s=12,
-        cost_most_s=6,
-        poll_s=6,
-        longest_sleep_s=20,
-        again_s=6,
-        again_later_s=6,
-    ),
+    patience=_WAITS,
     timing=Timing(outlive_s=3, backoff_first_s=0.2, progress_s=1),
 )
 """With the settings in FAST a hang is a matter of seconds; what counts as idle is as ever."""

@@ -42,13 +42,7 @@ class Check(Value):
     """What a person can do about it; None where nothing has to be done."""
 
 
-ANSWER_S = 15.0
 GPU_S = 5.0
-_HANDLER = """\
-import faulthandler, os, signal, sys
-faulthandler.register(signal.SIGURG, file=sys.stdout, all_threads=True)
-os.kill(os.getpid(), signal.SIGURG)
-"""
 NEVER_RUN = {
     "linux": "GPUs, NCCL, MPS, several nodes, network file systems, musl, ARM",
     "darwin": "anything: macOS is written for, and tested by nobody",
@@ -137,21 +131,6 @@ def _dump(binary: str, pid: int) -> str | None:
             return problem
         time.sleep(0.1)
     return problem
-
-
-def fault_handler(python: str) -> Check:
-    """Really have it write its stack at a signal, which is the way without ptrace."""
-    name = "fault handler"
-    if sys.platform == "win32":
-        says = "no such signal on Windows: stacks come by a page that the training reads"
-        return Check(name=name, status="unknown", says=says)
-    done = answer([python, "-S", "-c", _HANDLER], ANSWER_S)
-    if done.problem is not None:
-        says = f"{python} {done.problem}"
-        return Check(name=name, status="failure", says=says, mend="name another with --python")
-    well, ill = "a process writes its own stack at SIGURG", "no stack came at SIGURG"
-    mend = "py-spy has to do it alone; a container may filter the signal"
-    return _check(name, "File" in done.stdout, well, ill, mend)
 
 
 def processes(system: ProcessSystem) -> Iterator[Check]:
@@ -278,18 +257,16 @@ def _holder(process: GpuProcess, system: ProcessSystem) -> str:
     return stranger(system, process.pid) + (f" with {size_text(size)}" if size is not None else "")
 
 
-def examine(system: ProcessSystem, python: str, directories: Sequence[Path]) -> Iterator[Check]:
+def examine(system: ProcessSystem, directories: Sequence[Path]) -> Iterator[Check]:
     """All checks, as they are done; some take seconds.
 
     Args:
         system: of this machine.
-        python: the interpreter of the training, whose fault handler is tried.
         directories: where checkpoints go.
     """
     yield never_run(system)
     yield preset()
     yield stacks()
-    yield fault_handler(python)
     yield from processes(system)
     yield from memory()
     for directory in directories:

@@ -13,12 +13,7 @@ from pathlib import Path
 
 from tests.chaos import checks
 from tests.chaos.case import Case, NotReachedError, command_line
-from tests.support import (
-    children_of,
-    is_alive,
-    wait_until,
-    wtrain_of,
-)
+from tests.support import children_of, is_alive, wait_until, wtrain_of
 
 REFUSED = 78
 FREEZER = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))

@@ -31,7 +31,7 @@ from watchdog_train.config.schema import (
     settings,
 )
 from watchdog_train.config.text import preset_policy, scalar
-from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy import Detection, Limits, Policy
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 
 
@@ -182,6 +182,12 @@ def test_later_sources_win(tmp_path: Path) -> None:
     loaded = load(None, "overnight", {key: 9, "name": None}, directory=tmp_path)
     assert loaded.policy.recovery.max_restarts == 9
     assert loaded.origin[key] == "--max-restarts"
+
+
+def test_limits_of_a_run_stay_unless_a_setting_changes_them(tmp_path: Path) -> None:
+    limits = Limits(detection=Detection(silence_s=9, busy_s=8))
+    kept = load_policy(None, None, {"detection.poll_s": 2}, directory=tmp_path, limits=limits)
+    assert kept.limits == Limits(detection=Detection(silence_s=9, busy_s=8, poll_s=2))
 
 
 def test_problems_of_all_sources_come_together(tmp_path: Path) -> None:

@@ -66,11 +66,3 @@ def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
     check = doctor.disk(PortableSystem(), tmp_path / "nowhere")
     assert check.status == "failure"
     assert "--checkpoints" in str(check.mend)
-
-
-@pytest.mark.processes
-def test_a_fault_handler_answers_here() -> None:
-    """Really tried; an interpreter that is none is said."""
-    assert doctor.fault_handler(sys.executable).status == "ok"
-    assert doctor.fault_handler("/bin/false").status == "warning"
-    assert doctor.fault_handler("/nowhere/python").status == "failure"

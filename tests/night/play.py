@@ -32,14 +32,13 @@ from tests.night.stage import (
 from tests.support import (
     EXAMPLES,
     Event,
-    changed,
     is_alive,
     marked_processes,
     of_type,
     read_log,
     write_wtrain,
 )
-from watchdog_train.core.policy import Limits
+from watchdog_train.core.policy import Limits, Timing, WaitLimits
 
 HERE = Path(__file__).resolve().parent
 ATTEMPT_S = 600.0
@@ -68,7 +67,7 @@ class Length:
 
 
 TELLING = "notify: {every_s: 3}\n"
-NEWS = changed(Limits(), timing={"progress_s": 2})
+NEWS = Limits(timing=Timing(progress_s=2))
 """News faster than anybody wants them; what decides about a stall is left alone."""
 WHOLE = Length(steps_per_epoch=50, save_steps=25, batch=16, settings=TELLING, limits=NEWS)
 FAST = Length(
@@ -81,17 +80,11 @@ detection:
   silence_s: 4
 stopping: {hang_grace_s: 1}
 """,
-    limits=changed(
-        NEWS,
-        patience={
-            "proven_early_s": 10,
-            "unknown_s": 8,
-            "unknown_early_s": 10,
-            "cost_most_s": 8,
-            "poll_s": 8,
-            "again_s": 8,
-        },
-        timing={"outlive_s": 3, "backoff_first_s": 0.2},
+    limits=Limits(
+        patience=WaitLimits(
+            proven_early_s=10, unknown_s=8, unknown_early_s=10, cost_most_s=8, poll_s=8, again_s=8
+        ),
+        timing=Timing(outlive_s=3, backoff_first_s=0.2, progress_s=2),
     ),
 )
 

@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import (
-    FAST_LIMITS,
-    changed,
-    start_wtrain,
-    wait_until,
-    write_fast_config,
-)
+from tests.support import FAST_LIMITS, changed, start_wtrain, wait_until, write_fast_config
 from watchdog_train.core import events as e
 from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve

@@ -77,6 +77,7 @@ def test_the_trace_of_a_run(tmp_path: Path) -> None:
     steps = [s["ranks"]["0"]["step"] for s in read if "0" in s["ranks"]]
     assert steps[-1] == 4
     assert run_wtrain("replay", "--json", cwd=tmp_path).check().json()["first_stall_t"] is None
+    assert run.only("run_started")["limits"]["patience"]["unknown_early_s"] == 12
     (run.run_dir / "trace.jsonl").unlink()
     assert "trace-missing" in run_wtrain("replay", cwd=tmp_path).check(78).stderr
 

@@ -33,14 +33,7 @@ from watchdog_train.core.model import (
     Survey,
     said,
 )
-from watchdog_train.core.policy import (
-    Detection,
-    Policy,
-    Recovery,
-    Stopping,
-    Timing,
-    WaitLimits,
-)
+from watchdog_train.core.policy import Detection, Policy, Recovery, Stopping, Timing, WaitLimits
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.store.slots import LastWords
 from watchdog_train.supervisor.hands.exits import Departures

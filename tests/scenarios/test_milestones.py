@@ -10,6 +10,7 @@ import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
 from tests.support import (
+    FAST_LIMITS,
     PROGRAMS,
     CompletedRun,
     changed,
@@ -19,22 +20,12 @@ from tests.support import (
     start_wtrain,
     wait_until,
     write_fast_config,
-    write_wtrain,
 )
-from watchdog_train.core.policy import Limits
 
 pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
-SOON = """\
-detection:
-  poll_s: 0.25
-  silence_s: 5
-stopping: {hang_grace_s: 1}
-"""
 WAITS = {"proven_early_s": 6, "unknown_s": 6, "unknown_early_s": 6, "cost_most_s": 6, "poll_s": 6}
-SOON_LIMITS = changed(
-    Limits(), detection={"window_s": 0.5}, patience=WAITS, timing={"backoff_first_s": 0.2}
-)
+SOON = changed(FAST_LIMITS, patience=WAITS)
 
 
 def bundle_of(run: CompletedRun) -> Path:
@@ -46,9 +37,7 @@ def bundle_of(run: CompletedRun) -> Path:
 @pytest.mark.timeout(170)
 def test_inside_a_logger(tmp_path: Path) -> None:
     """One process: the place is told while it hangs, kept with the evidence, and in the report."""
-    config = tmp_path / "soon.yaml"
-    config.write_text(SOON)
-    write_wtrain(tmp_path, SOON_LIMITS)
+    config = write_fast_config(tmp_path, limits=SOON)
     command = program_command("logger_hang.py")
     running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
     running.wait_for("first_beat", 60)

@@ -389,7 +389,7 @@ def test_ranks_of_a_machine_start_one_after_the_other(tmp_path: Path) -> None:
     assert run.stdout.count("finished stagger-start") == 2, run.describe()
     assert run.only("remedy_taken")["took"], run.describe()
     lines = run_wtrain("logs", "--milestones", cwd=tmp_path / "with").stdout.splitlines()
-    (waited,) = [line for line in lines if "wait for local rank 0, took " in line]
+    (waited,) = [line for line in lines if "wait for the start of local rank 1, took " in line]
     assert "[R1/2][LR1]" in waited
 
 

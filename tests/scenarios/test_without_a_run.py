@@ -125,7 +125,7 @@ def test_a_flag_wins_over_its_variable_and_that_over_the_file(tmp_path: Path) ->
 
 def test_doctor_on_this_machine(tmp_path: Path) -> None:
     """Every check has an answer; what failed has a cure, and the exit code says so."""
-    args = ("doctor", "--json", "--python", sys.executable, "--checkpoints", str(tmp_path / "no"))
+    args = ("doctor", "--json", "--checkpoints", str(tmp_path / "no"))
     done = run_wtrain(*args, cwd=tmp_path).check(1)
     answer = json.loads(done.stdout)
     assert answer["schema_version"] == 1

@@ -153,14 +153,8 @@ def test_a_service_is_watched_taken_up_again_and_stopped(tmp_path: Path, manager
     """Killed with -9 it comes back and adopts; a stop saves first."""
     config = write_fast_config(tmp_path)
     unit = (REPOSITORY / "examples" / "wtrain.service").read_text()
-    run = (
-        wtrain_of(tmp_path),
-        "run",
-        "--config",
-        config,
-        "--",
-        *program_command("asks_to_stop.py"),
-    )
+    program = program_command("asks_to_stop.py")
+    run = (wtrain_of(tmp_path), "run", "--config", config, "--", *program)
     for key, value in (("WorkingDirectory", tmp_path), ("ExecStart", " ".join(map(str, run)))):
         unit = re.sub(f"(?m)^{key}=.*", f"{key}={value}", unit)
     place = Path(manager.env["XDG_CONFIG_HOME"]) / "systemd" / "user"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -25,9 +24,6 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
 
 @click.command()
 @click.option(
-    "--python", metavar="PATH", help="The training's interpreter.  [default: python on PATH]"
-)
-@click.option(
     "--checkpoints",
     multiple=True,
     type=click.Path(path_type=Path),
@@ -35,15 +31,14 @@ WORDS = {"ok": "OK", "warning": "WARN", "failure": "FAIL", "unknown": "?"}
     help="Where checkpoints go.  [default: here]",
 )
 @json_option
-def doctor(*, python: str | None, checkpoints: tuple[Path, ...], as_json: bool) -> None:
-    """Try stacks, signals, heartbeats, memory, disks and GPUs; nothing is changed.
+def doctor(*, checkpoints: tuple[Path, ...], as_json: bool) -> None:
+    """Try stacks, heartbeats, memory, disks and GPUs; nothing is changed.
 
     The first line names what is not tested on this platform. Each warning says how to fix it.
     Exit code 1 when something fails.
     """
-    interpreter = python or shutil.which("python") or sys.executable
     found: list[Check] = []
-    for check in examine(current(), interpreter, checkpoints or (Path.cwd(),)):
+    for check in examine(current(), checkpoints or (Path.cwd(),)):
         found.append(check)
         if not as_json:
             _print(check)

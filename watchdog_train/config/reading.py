@@ -94,8 +94,9 @@ def read_config_file(path: Path, *, named: bool = True) -> FileReading:
         text, reading.foreign = _text_of(path, named=named)
         root = _compose(text)
     except _UnreadableError as error:
-        place = f"{path}:{error.line}" if error.line else str(path)
-        reading.problems.append(Problem(place, "", str(error), error.hint, error.reference))
+        reference, message, line, hint = error.args
+        place = f"{path}:{line}" if line else str(path)
+        reading.problems.append(Problem(place, "", message, hint, reference))
         return reading
     if root is not None:
         _read_mapping(root, "", str(path), reading)
@@ -103,13 +104,7 @@ def read_config_file(path: Path, *, named: bool = True) -> FileReading:
 
 
 class _UnreadableError(Exception):
-    def __init__(
-        self, message: str, *, line: int = 0, hint: str | None = None, reference: str
-    ) -> None:
-        super().__init__(message)
-        self.line = line
-        self.hint = hint
-        self.reference = reference
+    """Nothing of the file can be used. Arguments: reference, message, line or 0, hint or None."""
 
 
 def _text_of(path: Path, *, named: bool) -> tuple[str, str | None]:
@@ -118,30 +113,23 @@ def _text_of(path: Path, *, named: bool) -> tuple[str, str | None]:
             foreign = distrusted(os.fstat(file.fileno()))
             content = file.read(MAX_CONFIG_BYTES + 1)
     except ForeignError as error:
-        raise _UnreadableError(
-            f"{error.strerror}: it may name commands, so nothing of it is used",
-            hint=None if named else f"to use it all the same, name it: --config {path}",
-            reference="config-foreign",
-        ) from error
+        message = f"{error.strerror}: it may name commands, so nothing of it is used"
+        hint = None if named else f"to use it all the same, name it: --config {path}"
+        raise _UnreadableError("config-foreign", message, 0, hint) from error
     except FileNotFoundError:
-        raise _UnreadableError("there is no such file", reference="config-unreadable") from None
+        raise _UnreadableError("config-unreadable", "there is no such file", 0, None) from None
     except OSError as error:
-        raise _UnreadableError(
-            f"the file cannot be read: {error.strerror}", reference="config-unreadable"
-        ) from error
+        message = f"the file cannot be read: {error.strerror}"
+        raise _UnreadableError("config-unreadable", message, 0, None) from error
     if len(content) > MAX_CONFIG_BYTES:
-        raise _UnreadableError(
-            f"the file has more than {MAX_CONFIG_BYTES // 1024} KiB",
-            hint="is this the training's own configuration?",
-            reference="config-too-large",
-        )
+        message = f"the file has more than {MAX_CONFIG_BYTES // 1024} KiB"
+        hint = "is this the training's own configuration?"
+        raise _UnreadableError("config-too-large", message, 0, hint)
     try:
         return content.decode("utf-8-sig"), foreign
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _UnreadableError(
-            "the file is not UTF-8", line=line, reference="config-not-utf8"
-        ) from error
+        raise _UnreadableError("config-not-utf8", "the file is not UTF-8", line, None) from error
 
 
 def _compose(text: str) -> yaml.Node | None:
@@ -154,24 +142,20 @@ def _compose(text: str) -> yaml.Node | None:
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
-                raise _UnreadableError(
-                    f"nested more than {_DEEPEST} deep",
-                    line=event.start_mark.line + 1 if event.start_mark else 0,
-                    reference="config-not-yaml",
-                )
+                line = event.start_mark.line + 1 if event.start_mark else 0
+                message = f"nested more than {_DEEPEST} deep"
+                raise _UnreadableError("config-not-yaml", message, line, None)
         node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = [part for part in (error.context, error.problem) if part]
-        raise _UnreadableError(
-            "not YAML: " + ", ".join(words),
-            line=mark.line + 1 if mark else 0,
-            hint=_HINTS.get((error.problem or "").partition(" ")[0]),
-            reference="config-not-yaml",
-        ) from error
+        hint = _HINTS.get((error.problem or "").partition(" ")[0])
+        line = mark.line + 1 if mark else 0
+        message = "not YAML: " + ", ".join(words)
+        raise _UnreadableError("config-not-yaml", message, line, hint) from error
     except yaml.YAMLError as error:
         what = " ".join(str(error).split())[:200]
-        raise _UnreadableError(f"not YAML: {what}", reference="config-not-yaml") from error
+        raise _UnreadableError("config-not-yaml", f"not YAML: {what}", 0, None) from error
     return node
 
 

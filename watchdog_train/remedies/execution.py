@@ -50,11 +50,11 @@ EXECUTION = (
     Remedy(
         id="stagger-start",
         summary="lets the ranks of a machine start one after the other",
-        in_process=in_process("stagger-start", n=20),
-        precondition="ranks of torchrun or accelerate launch; each waits at its first import until "
-        "the one before it calls init_process_group or trains, at most 20 s (N s) for each",
+        in_process=in_process("stagger-start", n=10),
+        precondition="ranks of torchrun or accelerate launch; each waits at its first import for "
+        "10 s (N s) more than the one before it",
         may_break="nothing; the start takes longer",
-        script_line='time.sleep(20 * int(os.environ.get("LOCAL_RANK", 0)))  # before the imports',
+        script_line='time.sleep(10 * int(os.environ.get("LOCAL_RANK", 0)))  # before the imports',
     ),
     Remedy(
         id="celery-solo",
