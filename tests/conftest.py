@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ NEEDS = {
 
 hypothesis.settings.register_profile("wtrain", deadline=None)
 hypothesis.settings.load_profile("wtrain")
+
+os.environ["TZ"] = "UTC"  # screens show local times
+time.tzset()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

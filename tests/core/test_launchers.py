@@ -356,13 +356,13 @@ def test_the_opening_says_what_the_launchers_own_restarts_mean() -> None:
         started = msgspec.structs.replace(RUN_STARTED, launcher=launcher)
         state = fold((started,))
         lines = opening_lines(state=state, policy=Policy(), watching_pid=1, files="x")
-        return "\n".join(line for line in lines if "restarts ranks" in line)
+        return "\n".join(line for line in lines if "restarts failed ranks" in line)
 
     assert opening("torchrun t.py", {}) == ""
     kept = opening("torchrun --max-restarts=3 t.py", {})
-    assert "torchrun restarts ranks that fail itself, 3 times in each attempt" in kept
+    assert "torchrun restarts failed ranks itself, 3 times in each attempt" in kept
     assert SHARE not in kept
     assert "2 times" in opening("accelerate launch --max_restarts 2 t.py", {})
-    assert f"{SHARE} is as you have set it" in opening(
+    assert f"{SHARE} is as you set it" in opening(
         "torchrun t.py", {SHARE: "0"} | {"PET_MAX_RESTARTS": "1"}
     )

@@ -120,7 +120,7 @@ def test_every_machine_is_on_one_screen() -> None:
 def test_before_it_comes_and_after_it_is_lost() -> None:
     joined = b.fold((*began()[:2],))
     assert [one.state for one in machines_now(joined)] == ["leads", "not-come"]
-    assert machine_cells(machines_now(joined)[1], zone=None, now=None)[2] == "no rank seen"
+    assert machine_cells(machines_now(joined)[1], now=None)[2] == "no rank seen"
     lost = training(census(), SILENT, e.MachineLost(where="node1", why=Why("requeued")))
     assert machines_now(lost)[1].state == "lost"
     assert machines_now(b.running()) == []
@@ -260,7 +260,7 @@ def test_the_first_of_many_machines_speaks_for_all() -> None:
         f"wtrain: killing 1 process (SIGKILL, pid 1): for an unknown reason{of_all}",
         f"wtrain: attempt 1 has ended: killed by SIGKILL{of_all}",
         f"wtrain: every process of this attempt is gone{of_all}",
-        f"wtrain: {ROOT}: removed 1 shared-memory segment that had no owner left",
+        f"wtrain: {ROOT}: removed 1 shared-memory segment without an owner",
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timezone
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ def told(name: str) -> list[News]:
     for line in (GOLDEN / f"{name}.events.jsonl").read_bytes().splitlines():
         event = decode(line)
         state = evolve(state, event)
-        one = news(event, state, zone=timezone.utc)
+        one = news(event, state)
         found += [one] if one is not None else []
     return found
 
@@ -66,7 +65,7 @@ def test_giving_up_says_how_to_go_on() -> None:
     """The topic tells that somebody is needed, and the line what to type."""
     last = told("gave_up")[-1]
     assert last.topic == "gave-up"
-    assert "to go on: wtrain restart" in last.line
+    assert "to continue: wtrain restart" in last.line
     assert title("sft", ("stalled", "gave-up")) == "wtrain sft: gave up or failed"
 
 

@@ -102,13 +102,13 @@ def test_what_is_not_progress() -> None:
     """A suspicion, a stop under way, a pause between attempts; nothing while somebody types."""
     doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=said("silent"))
     silent = seen(40.0, 7, verdict=Verdict(kind="suspect", age_s=31.0))
-    assert line(b.running(doubt), silent) == "wtrain: no progress for 31 s, looking into it"
+    assert line(b.running(doubt), silent) == "wtrain: no progress for 31 s, taking a stack sample"
     asked = (
         e.StopRequested(by="Ctrl-C", mode="soft", exit_code=130),
         e.StopAsked(sequence=1, can_be_asked=True, why=said("asked")),
     )
     assert line(b.running(*asked), seen(14.0, 7)) == (
-        "wtrain: waiting for the training to end, 14 s; Ctrl-C kills"
+        "wtrain: waiting for the training to exit, 14 s; Ctrl-C kills"
     )
     typing = e.Looked(patience=Patience(row="input"), why=said("typing"))
     assert line(b.running(doubt, typing), silent) is None
@@ -121,5 +121,5 @@ def test_what_is_not_progress() -> None:
         e.TreeGone(),
         e.BackingOff(delay_s=9.0, until_mono=20.0, why=said("early")),
     )
-    assert line(b.running(*pause), seen(14.0, 7)) == "wtrain: the next attempt starts in 6.0 s"
+    assert line(b.running(*pause), seen(14.0, 7)) == "wtrain: the next attempt starts in 6 s"
     assert line(b.running(b.exited()), seen(14.0, 7)) is None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import timezone
 from pathlib import Path
 
 import msgspec
@@ -108,7 +107,7 @@ def test_status_text(name: str) -> None:
     """`status` shows this at the end of each golden log."""
     state = msgspec.structs.replace(replay(events_of(name)), max_restarts=5)
     live = looked_at(state, alive=None if state.finished else False)
-    check(HERE / f"{name}.status.txt", status_text(state, live, zone=timezone.utc) + "\n")
+    check(HERE / f"{name}.status.txt", status_text(state, live) + "\n")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,7 +129,7 @@ def test_narrative(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_report_text(name: str) -> None:
     """`report` says this about each golden log."""
-    document = report_document(history(events_of(name)), SCRIPT_LINES, zone=timezone.utc)
+    document = report_document(history(events_of(name)), SCRIPT_LINES)
     check(HERE / f"{name}.report.txt", report_text(document) + "\n")
 
 
@@ -189,7 +188,7 @@ def test_measured_progress_wins_over_the_log() -> None:
     """With heartbeats at hand, status tells beat ages and the time left, as measured."""
     events = events_of("stall_resumed")
     state = replay(events[:-3])
-    text = status_text(state, measured(state), zone=timezone.utc)
+    text = status_text(state, measured(state))
     assert "beat 0.4 s ago" in text
     assert "saved 42 s ago, not checked yet" in text
     assert "as recorded" not in text
@@ -215,8 +214,8 @@ def test_a_dead_supervisor_is_said_first_and_how_to_go_on() -> None:
     """Status names the dead supervisor, whether training lives, and the command to go on."""
     state = replay(events_of("supervisor_died"))
     alive = status_text(state, looked_at(state, alive=False))
-    assert "the supervisor (pid 4201) is dead; training lives on" in alive
-    assert "to go on: wtrain adopt sft-20261121-231005-a3f9" in alive
+    assert "the supervisor (pid 4201) is dead; the training is alive" in alive
+    assert "to continue: wtrain adopt sft-20261121-231005-a3f9" in alive
     gone = status_text(state, Live(at=0.0, supervisor_alive=False))
     assert "no process of the training is left" in " ".join(gone.split())
 

@@ -212,7 +212,7 @@ class Checks:
             r"collective-mismatch \(proven\)",
             r"restarted .* as attempt 4",
             r"running again at step",
-            r"watched again",
+            r"adopted by pid",
             r"stalled at step",
             r"restarted .* as attempt 5",
             r"running again at step",

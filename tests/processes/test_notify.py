@@ -80,7 +80,7 @@ def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
     assert message["title"] == "wtrain bed: gave up or failed"
     assert "The training failed" in message["message"]
     assert "report.html" in message["message"]
-    assert "to go on: wtrain restart bed-" in message["message"]
+    assert "to continue: wtrain restart bed-" in message["message"]
     told = [(said["channel"], said["sent"], said["why"]) for said in run.of_type("notified")]
     assert told == [("http #1", True, None)] * len(sink.messages)
     assert SECRET not in run.stdout + run.stderr
@@ -181,7 +181,7 @@ def test_what_could_not_be_sent_is_sent_when_the_service_is_back(tmp_path: Path)
         with serving(back):
             assert wait_until(told, 30, "an answer") == [("http #2", True)]
     assert [len(each.messages) for each in (good, back)] == [1, 1]
-    assert "training goes on" in back.messages[0]["message"]
+    assert "the training continues" in back.messages[0]["message"]
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -223,4 +223,4 @@ def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> N
     assert {said["sent"] for said in told} == {False}
     assert all(" within 1" in sentence(said["why"]) for said in told)
     assert told[-1]["mono"] - run.only("run_finished")["mono"] < 60
-    assert "nobody was told on http #1" in run.stderr
+    assert "no message was sent to http #1" in run.stderr

@@ -421,7 +421,7 @@ def test_save_with_the_supervisor_dead(tmp_path: Path) -> None:
     try:
         write_slot(slot_dir, training.pid, can_save=True)
         status = run_wtrain("status", RUN_ID, cwd=tmp_path).check(4)
-        assert "training lives on" in " ".join(status.stdout.split())
+        assert "the training is alive" in " ".join(status.stdout.split())
         assert "step 321" in status.stdout
         found = run_wtrain("save", RUN_ID, cwd=tmp_path).check(78)
     finally:
@@ -462,7 +462,7 @@ def test_stop_with_the_supervisor_dead(tmp_path: Path) -> None:
     os.kill(run.pid, signal.SIGKILL)
     run.process.wait(10)
     unwatched = run_wtrain("status", cwd=tmp_path).check(4)
-    assert "training lives on" in " ".join(unwatched.stdout.split())
+    assert "the training is alive" in " ".join(unwatched.stdout.split())
     run_wtrain("stop", "--now", cwd=tmp_path).check(0)
     assert not is_alive(launched["pid"])
     assert run_wtrain("status", "--json", cwd=tmp_path).check(3).json()["outcome"] == "stopped"

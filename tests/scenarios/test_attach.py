@@ -61,7 +61,7 @@ def attached(cwd: Path, *options: str) -> RunningWtrain:
 def test_leaving_harms_nothing_and_the_end_is_seen(tmp_path: Path) -> None:
     """The first step ends the command; Ctrl-C ends a look; the last look has the run's code."""
     began = detached(tmp_path, "--until-first-step").check(0)
-    assert "training is at step" in began.stderr, began.describe()
+    assert "first step seen after" in began.stderr, began.describe()
     (launched,) = of_type(began.events, "attempt_launched")
     # A step that was made before anybody looked ends it, too.
     assert until_first_step(RunDirectory(began.run_dir)) == 0

@@ -157,7 +157,7 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
     assert [one["plan"]["attempt"] for one in run.of_type("attempt_launching")] == [1, 2, 2, 2]
     assert [one["attempt"] for one in run.of_type("attempt_launched")] == [1, 2]
     assert "1 restart, 1 crash" in run.stderr
-    assert "could not be started (Too many open files); it is tried again" in run.stderr
+    assert "the start failed (Too many open files); trying again" in run.stderr
     events = read_events(run.run_dir / "events.jsonl").events
     assert [one.attempt for one in history(events).attempts] == [1, 2]
 

@@ -17,7 +17,7 @@ def test_demo_tells_the_whole_story(tmp_path: Path) -> None:
     told = run_wtrain("demo", cwd=tmp_path, timeout_s=160).check(0)
     assert told.seconds < 120
     story = (
-        "training is at step",
+        "first step seen after",
         "STALL",
         "waiting for a",
         "killing",

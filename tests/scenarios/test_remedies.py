@@ -532,7 +532,7 @@ def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
     command = program_command("remedy_cases.py", "batch-halve-accumulate")
     options = ("--config", str(config), "--without", "allocator-expandable")
     run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, timeout_s=160).check(1)
-    line = last_line(run.stderr, "wtrain: to go on: ").removeprefix("wtrain: to go on: ")
+    line = last_line(run.stderr, "wtrain: to continue: ").removeprefix("wtrain: to continue: ")
     wanted = "--with batch-halve-accumulate --allow batch-halve-accumulate"
     assert line == f"wtrain restart {run.events[0]['run_id']} {wanted}", run.describe()
     again = run_wtrain(*line.split()[1:], cwd=tmp_path, timeout_s=100).check(0)

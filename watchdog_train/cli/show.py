@@ -28,8 +28,8 @@ from watchdog_train.evidence.bundle import (
 from watchdog_train.evidence.machines import read_whole
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
-from watchdog_train.report.explanation_text import crash_words, sentences, what_happened
-from watchdog_train.report.facts import what_followed
+from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.facts import caught_sentence, what_followed
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.report.words import clean, clock_time, ranks_text
 from watchdog_train.store.run_directory import resolve
@@ -117,7 +117,7 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
     if run_ref is None:
         echo(f"wtrain: run {run.run_id}", err=True)
     for row in rows:
-        at = clock_time(row["at"], None)
+        at = clock_time(row["at"])
         found = " ".join(row[name] for name in ("what", "cause") if row[name])
         echo(
             f"{row['id']}  {at}  attempt {row['attempt']}  {row['why']}: {found}"
@@ -129,11 +129,9 @@ def stalls(*, run_ref: str | None, runs_dir: Path | None, as_json: bool) -> None
 
 def _row(path: Path, bundle: Bundle) -> dict[str, Any]:
     verdict, found = bundle.verdict, bundle.explanation
-    what = crash_words(verdict.crash) if verdict.crash is not None else None
-    if what is None and found is not None and found.tells:
-        what = what_happened(found)
+    what = caught_sentence(verdict.crash, found) or None
     cause = found.family if found is not None else None
-    if cause is None and what is None:
+    if what is None:
         cause = "cause unknown"
     return {
         "id": verdict.id,

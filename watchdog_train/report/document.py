@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import tzinfo
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -45,7 +45,7 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, duration
 
 SHOWN_WHOLE = 3
-"""Bundles that a page shows opened: the newest."""
+"""How many bundles, the newest, a page shows opened."""
 SIGSTOP = 19
 """Launchers are only held still by it."""
 
@@ -54,32 +54,30 @@ def report_document(
     history: History,
     script_lines: ScriptLines,
     *,
-    zone: tzinfo | None = None,
     stacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Document:
-    """Everything a person wants to know in the morning.
+    """The report of a run.
 
     Args:
         history: the run, from its events.
         script_lines: remedy id -> line for the training script.
-        zone: for times of day; None: of this machine.
         stacks: stall id -> the grouped stacks of its bundle, in lines.
     """
     state = history.state
     minor = len(state.stalls) - SHOWN_WHOLE
     sections = (
-        _about(state, zone),
-        _machines(state, zone),
-        _attempts(history, zone),
+        _about(state),
+        _machines(state),
+        _attempts(history),
         time_section(history.time_line),
         *[
-            _stall(stall, state, zone, stacks=stacks.get(stall.id, ()), minor=number < minor)
+            _stall(stall, state, stacks=stacks.get(stall.id, ()), minor=number < minor)
             for number, stall in enumerate(state.stalls)
         ],
         _way(state),
         _checkpoints(history),
         _settings(history),
-        _notables(history, zone),
+        _notables(history),
         _for_good(state, script_lines),
         _reproduce(state),
     )
@@ -118,18 +116,18 @@ def verdict_sentence(state: State) -> str:
     return f"{text}."
 
 
-def _about(state: State, zone: tzinfo | None) -> Section:
+def _about(state: State) -> Section:
     rows = [("command", words.command_text(state.argv)), ("directory", clean(state.cwd, 1000))]
     rows.append(("machine", clean(state.host, 200)))
     if state.started_at is not None:
-        rows.append(("started", clock_time(state.started_at, zone)))
+        rows.append(("started", clock_time(state.started_at)))
         if state.updated_at is not None:
             what = "ended" if state.finished else "last event"
             took = duration(state.updated_at - state.started_at)
-            rows.append((what, f"{clock_time(state.updated_at, zone)} ({took})"))
+            rows.append((what, f"{clock_time(state.updated_at)} ({took})"))
     if (awaited := waiting(state, state.mono)) is not None:
         rows.append(("waiting", awaited))
-        rows += _stall_at(state, zone)
+        rows += _stall_at(state)
     if state.exit_code is not None:
         rows.append(("exit code", str(state.exit_code)))
     rows += [("the fault may lie with", text) for text in guilty_words(state)]
@@ -138,39 +136,33 @@ def _about(state: State, zone: tzinfo | None) -> Section:
     return Section(title="Run", rows=tuple(row for row in rows if row[1]))
 
 
-def _machines(state: State, zone: tzinfo | None) -> Section | None:
-    rows = [machine_cells(one, zone=zone, now=state.updated_at) for one in machines_now(state)]
-    header = ("machine", "host name", "ranks", "")
-    return Section(title="Machines", header=header, rows=tuple(rows)) if rows else None
+def _machines(state: State) -> Section | None:
+    rows = [machine_cells(one, now=state.updated_at) for one in machines_now(state)]
+    return _table("Machines", ("machine", "host name", "ranks", ""), rows)
 
 
-def _stall_at(state: State, zone: tzinfo | None) -> list[tuple[str, str]]:
-    """A page is read later than it is written: by the clock, not by the length of the silence."""
+def _stall_at(state: State) -> list[tuple[str, str]]:
+    """When the silence becomes a stall, as a time of day: a page is read later than written."""
     if state.look is None or state.look.limit_s is None or state.updated_at is None:
         return []
     at = state.updated_at + state.look.since_mono + state.look.limit_s - state.mono
-    return [("a stall at", f"{clock_time(at, zone)}, if it goes on like that")]
+    return [("a stall at", f"{clock_time(at)}, if the silence continues")]
 
 
-def _attempts(history: History, zone: tzinfo | None) -> Section:
-    rows = [
-        _attempt_row(record, told, zone)
-        for record, told in zip(history.state.attempts, history.attempts, strict=False)
-    ]
-    header = ("attempt", "began", "ran", "steps", "how it ended", "killed")
-    if not rows:
+def _attempts(history: History) -> Section:
+    if not history.attempts:
         return Section(title="Attempts", paragraphs=("Nothing was started.",))
+    header = ("attempt", "began", "ran", "steps", "how it ended", "killed")
+    rows = tuple(_attempt_row(one, one.record) for one in history.attempts)
     reasons = tuple(
         f"Attempt {record.attempt}: {why_text(record.plan.why)}"
         for record in history.state.attempts
         if record.attempt > 1
     )
-    return Section(title="Attempts", header=header, rows=tuple(rows), paragraphs=reasons)
+    return Section(title="Attempts", header=header, rows=rows, paragraphs=reasons)
 
 
-def _attempt_row(
-    record: AttemptRecord, told: AttemptHistory, zone: tzinfo | None
-) -> tuple[str, ...]:
+def _attempt_row(told: AttemptHistory, record: AttemptRecord) -> tuple[str, ...]:
     steps = "none"
     if record.last_step is not None:
         first = record.first_step if record.first_step is not None else record.last_step
@@ -179,17 +171,16 @@ def _attempt_row(
     if record.stall_id is not None:
         ended = f"stall {clean(record.stall_id, 40)}, {ended}"
     ran = duration(told.ended_t - told.launching_t) if told.ended_t is not None else "-"
-    ended_by_us: dict[str, int] = {}
+    killed: Counter[str] = Counter()
     for role, signal, number in told.killed:
-        if signal != SIGSTOP:
-            ended_by_us[role] = ended_by_us.get(role, 0) + number
-    killed = counted_roles(ended_by_us) if ended_by_us else "-"
-    began = clock_time(told.launching_t, zone, now=told.launching_t)
-    return (str(record.attempt), began, ran, steps, ended, killed)
+        killed[role] += number if signal != SIGSTOP else 0
+    began = clock_time(told.launching_t, now=told.launching_t)
+    by_us = counted_roles(killed) if killed.total() else "-"
+    return (str(record.attempt), began, ran, steps, ended, by_us)
 
 
 def _way(state: State) -> Section | None:
-    """Where the time went before the first step of the newest attempt."""
+    """The startup timeline of the newest attempt."""
     attempt = state.attempt
     if attempt is None or not state.places:
         return None
@@ -209,12 +200,13 @@ _USE = {"verified": "used", "contradicted": "not used"}
 def _checkpoints(history: History) -> Section | None:
     rows: list[tuple[str, ...]] = []
     cwd = history.state.cwd
-    for record, told in zip(history.state.attempts, history.attempts, strict=False):
+    for told in history.attempts:
+        record = told.record
+        number, used = str(record.attempt), record.plan.checkpoint
         rows += [
-            (str(record.attempt), "passed over", words.short_path(r.path, cwd), why_text(r.why))
-            for r in told.rejected[:20]
+            (number, "passed over", words.short_path(one.path, cwd), why_text(one.why))
+            for one in told.rejected[:20]
         ]
-        used = record.plan.checkpoint
         if used is None:
             continue
         verified = "whether it was loaded is not known"
@@ -222,46 +214,40 @@ def _checkpoints(history: History) -> Section | None:
             result = record.resume.replace("-", " ")
             verified = f"resume {result}: {why_text(told.resume_why or Why('unknown'))}"
         path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
-        rows.append(
-            (
-                str(record.attempt),
-                _USE.get(record.resume or "", "offered"),
-                path,
-                f"{clean(used.how_checked, 300)}; {verified}",
-            )
-        )
-    if not rows:
-        return None
-    return Section(
-        title="Checkpoints", header=("attempt", "what", "checkpoint", "why"), rows=tuple(rows)
-    )
+        why = f"{clean(used.how_checked, 300)}; {verified}"
+        rows.append((number, _USE.get(record.resume or "", "offered"), path, why))
+    return _table("Checkpoints", ("attempt", "what", "checkpoint", "why"), rows)
 
 
 def _settings(history: History) -> Section | None:
     rows: list[tuple[str, ...]] = []
-    for record, told in zip(history.state.attempts, history.attempts, strict=False):
-        said = {name: (took, why) for name, took, why in told.setting_words}
-        for use in record.plan.remedies:
-            effect = "the training process has not said"
-            if use.id in said:
-                took, why = said[use.id]
-                effect = f"{'in effect' if took else 'NOT in effect'}: {why_text(why)}"
-            rows.append((str(record.attempt), clean(use.word, 60), why_text(use.why), effect))
+    for told in history.attempts:
+        for use in told.record.plan.remedies:
+            effect, answer = "no answer of the training process", told.settings.get(use.id)
+            if answer is not None:
+                effect = f"{'in effect' if answer.took else 'NOT in effect'}: "
+                effect += why_text(answer.why)
+            number, name = str(told.record.attempt), clean(use.word, 60)
+            rows.append((number, name, why_text(use.why), effect))
+    header = ("attempt", "setting", "why", "effect")
+    return _table("Settings changed", header, rows, tried_lines(history.state)[1:])
+
+
+def _table(
+    title: str, header: tuple[str, ...], rows: Iterable[tuple[str, ...]], more: Sequence[str] = ()
+) -> Section | None:
+    """A section with a table; None without rows."""
+    rows = tuple(rows)
     if not rows:
         return None
-    header = ("attempt", "setting", "why", "effect")
-    more = tried_lines(history.state)[1:]
-    return Section(title="Settings changed", header=header, rows=tuple(rows), paragraphs=more)
+    return Section(title=title, header=header, rows=rows, paragraphs=tuple(more))
 
 
-def _notables(history: History, zone: tzinfo | None) -> Section | None:
-    if not history.notables:
-        return None
+def _notables(history: History) -> Section | None:
     shown = history.notables[-30:]
-    rows = tuple((clock_time(item.t, zone), clean(item.words, 600)) for item in shown)
+    rows = [(clock_time(item.t), clean(item.words, 600)) for item in shown]
     left = len(history.notables) - len(shown)
-    more = (f"{left} earlier ones are in events.jsonl.",) if left else ()
-    return Section(title="Also", rows=rows, paragraphs=more)
+    return _table("Also", (), rows, [f"{left} earlier ones are in events.jsonl."] if left else [])
 
 
 def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
@@ -293,10 +279,7 @@ def _reproduce(state: State) -> Section | None:
 MOST_PLACE_LINES = 400
 
 
-def _stall(
-    stall: StallRecord, state: State, zone: tzinfo | None, *, stacks: tuple[str, ...], minor: bool
-) -> Section:
-    """What was caught, why, where, and what followed."""
+def _stall(stall: StallRecord, state: State, *, stacks: tuple[str, ...], minor: bool) -> Section:
     what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
     told = []
     if stall.crash is not None:
@@ -304,9 +287,7 @@ def _stall(
     if stall.why == "stall":
         told.append(why_text(stall.verdict))
     found = stall.explanation
-    rows: list[tuple[str, str]] = [
-        ("when", f"{clock_time(stall.at, zone)}, attempt {stall.attempt}")
-    ]
+    rows: list[tuple[str, str]] = [("when", f"{clock_time(stall.at)}, attempt {stall.attempt}")]
     if stall.basis is not None:
         rows.append(
             ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
@@ -351,33 +332,7 @@ def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]
         "schema_version": SCHEMA_VERSION,
         "verdict": verdict_sentence(state),
         "run": status_object(state),
-        "attempts": [
-            {
-                "attempt": record.attempt,
-                "launched_at": told.launching_t,
-                "ended_at": told.ended_t,
-                "first_step": record.first_step,
-                "last_step": record.last_step,
-                "code": record.code,
-                "signal": record.signal,
-                "how_known": record.how_known,
-                "stall_id": record.stall_id,
-                "crash_id": record.crash_id,
-                "crash": msgspec.to_builtins(record.crash),
-                "what": crash_words(record.crash) if record.crash is not None else None,
-                "resume": record.resume,
-                "killed": [
-                    {"role": role, "signal": signal, "processes": number}
-                    for role, signal, number in told.killed
-                ],
-                "rejected": msgspec.to_builtins(told.rejected),
-                "settings_said": [
-                    {"id": name, "took": took, "why": why} for name, took, why in told.setting_words
-                ],
-                "plan": msgspec.to_builtins(record.plan),
-            }
-            for record, told in zip(state.attempts, history.attempts, strict=False)
-        ],
+        "attempts": [_attempt_object(one, one.record) for one in history.attempts],
         "time": {
             "wall_s": round(line.wall_s, 3),
             "goodput": None if line.goodput is None else round(line.goodput, 4),
@@ -388,4 +343,31 @@ def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]
         "notables": msgspec.to_builtins(history.notables),
         "script_lines": permanent_lines(state, script_lines),
         "run_again": run_again(state),
+    }
+
+
+def _attempt_object(told: AttemptHistory, record: AttemptRecord) -> dict[str, Any]:
+    return {
+        "attempt": record.attempt,
+        "launched_at": told.launching_t,
+        "ended_at": told.ended_t,
+        "first_step": record.first_step,
+        "last_step": record.last_step,
+        "code": record.code,
+        "signal": record.signal,
+        "how_known": record.how_known,
+        "stall_id": record.stall_id,
+        "crash_id": record.crash_id,
+        "crash": msgspec.to_builtins(record.crash),
+        "what": crash_words(record.crash) if record.crash is not None else None,
+        "resume": record.resume,
+        "killed": [
+            {"role": role, "signal": signal, "processes": number}
+            for role, signal, number in told.killed
+        ],
+        "rejected": [{"path": one.path, "why": one.why} for one in told.rejected],
+        "settings_said": [
+            {"id": one.remedy, "took": one.took, "why": one.why} for one in told.settings.values()
+        ],
+        "plan": msgspec.to_builtins(record.plan),
     }

@@ -1,4 +1,4 @@
-"""Facts about a run that several renderers tell in words. Pure."""
+"""Phrases about a run that several renderers use. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
-from watchdog_train.core.model import Member, Plan, ProcessId, RunProgress, Why
+from watchdog_train.core.model import (
+    CrashFact,
+    Explanation,
+    Member,
+    Plan,
+    ProcessId,
+    RunProgress,
+    Why,
+)
 from watchdog_train.core.recovery.remedies import helped, passed_once, tried
 from watchdog_train.report import words
+from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.why_text import exit_text, why_text
 from watchdog_train.report.words import clean
 
@@ -39,7 +48,7 @@ def without_secrets(events: Iterable[e.AnyEvent], redact: Redact) -> Iterator[e.
 
 
 def exit_words(attempt: AttemptRecord | Tree) -> str:
-    """How an attempt ended, or its part on one machine."""
+    """How an attempt, or its part on one machine, ended."""
     if not attempt.ended:
         return "no end is recorded" if attempt.launched else "no start is recorded"
     if attempt.how_known == "not-started":
@@ -47,6 +56,15 @@ def exit_words(attempt: AttemptRecord | Tree) -> str:
     if attempt.error is not None and attempt.error.end is not None:
         return why_text(attempt.error)
     return exit_text(attempt.code, attempt.signal)
+
+
+def caught_sentence(crash: CrashFact | None, found: Explanation | None) -> str:
+    """What a bundle is about: the crash, the root or the cause; empty: unknown."""
+    if crash is not None:
+        return crash_words(crash)
+    if found is None:
+        return ""
+    return what_happened(found) if found.tells else because(found)
 
 
 def step_words(step: int | None) -> str:
@@ -71,12 +89,12 @@ def caught_words(stalls: Iterable[StallRecord]) -> list[str]:
 
 
 def permanent_lines(state: State, script_lines: ScriptLines) -> dict[str, str]:
-    """The lines for the script of what is shown to have helped, by remedy."""
+    """Remedy -> the line for the script, of each setting that is shown to have helped."""
     return {name: script_lines[name] for name in helped(state) if name in script_lines}
 
 
 def origin_words(plan: Plan) -> str:
-    """Where an attempt starts: what wtrain did not hand over, only the script can choose."""
+    """Where an attempt starts; the script decides unless wtrain hands it a checkpoint."""
     used = plan.checkpoint
     where = "" if used is None else f"{step_words(used.step)} ({words.last_part(used.path)})"
     if plan.resume_via == "script":
@@ -91,9 +109,8 @@ def origin_words(plan: Plan) -> str:
 def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:
     """`1 rank, 2 workers and 1 other process`."""
     wanted = set(targets)
-    places = {target.host for target in wanted}  # of a thousand machines one is meant
-    here = (member for member in members if member.host in places)
-    roles = {member.identity: member.role for member in here}
+    hosts = {target.host for target in wanted}  # usually one of a thousand
+    roles = {member.identity: member.role for member in members if member.host in hosts}
     return counted_roles(Counter(roles.get(target, "other") for target in wanted))
 
 
@@ -107,10 +124,10 @@ def counted_roles(counts: Mapping[str, int]) -> str:
 
 
 def run_again(state: State) -> str:
-    """The line for next time: a run that did not succeed goes on, another begins anew.
+    """The command for the next run: `restart` after a failure, else a new `run`.
 
-    A new run gets the settings that were found so far and did not fail to take; a run that gave
-    up the first remedy that its last diagnosis names and nobody has allowed.
+    A new run gets the settings in effect. A restart of a run that gave up gets the first remedy
+    that its last diagnosis names and that is not allowed yet.
     """
     attempt = state.attempt
     if attempt is None:
@@ -120,7 +137,7 @@ def run_again(state: State) -> str:
             f" --with {clean(name, 60)} --allow {clean(name, 60)}" for name in state.offers[:1]
         )
         return f"wtrain restart {words.command_text([state.run_id])}{more}"
-    # Asked for by --with, what was applied in part would be applied as a whole.
+    # --with would apply all of a remedy that was applied in part.
     refused = set(attempt.reported) - set(attempt.taken)
     kept = [use for use in attempt.plan.remedies if use.id not in refused and not use.in_part]
     found = [word for use in kept if use.word not in state.options for word in ("--with", use.word)]
@@ -145,7 +162,7 @@ def by_hand(plan: Plan, cwd: str) -> str:
 def what_followed(stall: StallRecord, state: State) -> str | None:
     """What was done after a stall, crash or dump; None: nothing is recorded yet."""
     if stall.recovered:
-        return "it was over by itself before anything was killed"
+        return "the silence ended before anything was killed"
     if stall.reported_only:
         return "reported only, nothing was killed"
     if stall.why == "manual":
@@ -164,7 +181,7 @@ def what_followed(stall: StallRecord, state: State) -> str | None:
 
 
 def stalls_dir(state: State) -> str | None:
-    """Where the bundles are, relative to the place of the command where it can be."""
+    """Where the bundles are, relative to the working directory if below it."""
     bundles = [stall.dir for stall in state.stalls if stall.dir]
     if not bundles:
         return None

@@ -1,4 +1,4 @@
-"""What a whole event log tells about each attempt, for the morning report. Pure."""
+"""The whole event log folded for the report: its attempts, notable events and time line. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.fold.state import State
+from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import Value, Why
 from watchdog_train.report import notices
 from watchdog_train.report.narrative import told
@@ -34,33 +34,26 @@ NOTABLE = (
     e.SaveProven,
     e.StallRecovered,
 )
-"""Events that the report tells by their sentences; the rest is in its tables."""
-
-
-class Rejected(Value):
-    """A checkpoint that was passed over."""
-
-    path: str
-    why: Why
+"""Events whose sentences the report shows; the others are in its tables."""
 
 
 class AttemptHistory(Value):
-    """What happened to one attempt beside what its record in the state says."""
+    """One attempt: its record in the state, and what only its events say."""
 
-    attempt: int
+    record: AttemptRecord
     launching_t: float
     ended_t: float | None = None
     killed: tuple[tuple[str, int, int], ...] = ()
     """Role, last signal that was really sent, number of processes."""
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[e.CheckpointRejected, ...] = ()
     """Before it, when its checkpoint was chosen."""
-    setting_words: tuple[tuple[str, bool, Why], ...] = ()
-    """Remedy, took, why: what the training process said."""
+    settings: dict[str, e.RemedyTaken] = {}  # noqa: RUF012 - msgspec copies it
+    """By remedy: the newest answer of the training process."""
     resume_why: Why | None = None
 
 
 class Notable(Value):
-    """Something that a person should know, at its time."""
+    """The sentences of an event that a person should know."""
 
     t: float
     words: str
@@ -81,23 +74,22 @@ def history(events: Iterable[e.AnyEvent]) -> History:
     state = State()
     attempts: list[AttemptHistory] = []
     notables: list[Notable] = []
-    rejected: list[Rejected] = []
+    rejected: list[e.CheckpointRejected] = []
     killed: dict[tuple[int, int], tuple[str, int]] = {}
     for event in events:
         state = evolve(state, event)
         match event:
             case e.AttemptLaunching():
                 killed.clear()
-                attempts.append(
-                    AttemptHistory(
-                        attempt=event.plan.attempt, launching_t=event.t, rejected=tuple(rejected)
-                    )
+                new = AttemptHistory(
+                    record=state.attempts[-1], launching_t=event.t, rejected=tuple(rejected)
                 )
+                attempts.append(new)
                 rejected.clear()
             case e.LaunchPostponed() if attempts:
                 rejected.extend(attempts.pop().rejected)
             case e.CheckpointRejected():
-                rejected.append(Rejected(path=event.path, why=event.why))
+                rejected.append(event)
             case e.Signalled():
                 killed |= {
                     (one.pid, one.start): (one.role, one.signal)
@@ -109,9 +101,7 @@ def history(events: Iterable[e.AnyEvent]) -> History:
             case e.AttemptExited():
                 _change(attempts, ended_t=event.t)
             case e.RemedyTaken() if attempts:
-                others = (one for one in attempts[-1].setting_words if one[0] != event.remedy)
-                answer = (event.remedy, event.took, event.why)
-                _change(attempts, setting_words=(*others, answer))
+                _change(attempts, settings={**attempts[-1].settings, event.remedy: event})
             case e.ResumeVerified():
                 _change(attempts, resume_why=event.why)
             case e.DaemonsJudged():
@@ -120,17 +110,15 @@ def history(events: Iterable[e.AnyEvent]) -> History:
             case _ if isinstance(event, NOTABLE):
                 words = "; ".join(told(event, state))
                 notables += [Notable(t=event.t, words=words)] if words else []
+    pairs = zip(attempts, state.attempts, strict=False)
     return History(
         state=state,
-        attempts=tuple(attempts),
+        attempts=tuple(_replace(one, record=record) for one, record in pairs),
         notables=tuple(notables),
         time_line=time_line(events),
     )
 
 
-def _change(
-    attempts: list[AttemptHistory],
-    **changes: object,
-) -> None:
+def _change(attempts: list[AttemptHistory], **changes: object) -> None:
     if attempts:
         attempts[-1] = _replace(attempts[-1], **changes)

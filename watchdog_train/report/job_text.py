@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import tzinfo
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import hostname_of, machine_of
@@ -17,18 +18,21 @@ Row = TypeVar("Row")
 
 
 def led_by(state: State) -> str | None:
-    """The job for whose leader this run does what one machine has to do; None: for nobody."""
+    """The job in which this run is an agent of the leader; None: it is no agent."""
     task = state.task
     return task.job if task is not None and task.task else None
 
 
 def task_words(state: State) -> str:
-    """Which task of what, and what it does for the others; empty for a run that is none."""
+    """Which task of which job, and its part there; empty for a run that is no task."""
     task = state.task
     if task is None:
         return ""
-    how = "carries out what task 0 decides" if task.task else "leads the others"
+    how = "follows task 0" if task.task else "leads the others"
     return f"{clean(task.words, 120)}, {how}"
+
+
+MachineState = Literal["leads", "heard", "silent", "lost", "not-come"]
 
 
 class MachineNow(Value):
@@ -37,13 +41,13 @@ class MachineNow(Value):
     name: str
     hostname: str
     ranks: tuple[int, ...]
-    state: Literal["leads", "heard", "silent", "lost", "not-come"]
+    state: MachineState
     since: float | None = None
-    """Unix seconds: when it was heard last."""
+    """Unix seconds of its last message."""
 
     @property
     def unknown(self) -> bool:
-        """What it does."""
+        """Whether its present state is unknown."""
         return self.state not in ("leads", "heard")
 
 
@@ -58,34 +62,24 @@ def machines_now(state: State) -> list[MachineNow]:
         name = crew.task.name_of(number)
         host = name if number else ""
         tree, since = state.tree(host), silent.get(host)
-        word: Literal["leads", "heard", "silent", "lost", "not-come"]
+        now: MachineState = "heard" if machine_of(host, state) is not None else "not-come"
         if not number:
-            word = "leads"
+            now = "leads"
         elif tree is not None and tree.lost:
-            word = "lost"
+            now = "lost"
         elif since is not None:
-            word = "silent"
-        else:
-            word = "heard" if machine_of(host, state) is not None else "not-come"
-        each = MachineNow(
-            name=name,
-            hostname=clean(hostname_of(host, state), 64),
-            ranks=ranks.get(host, ()),
-            state=word,
-            since=since,
-        )
-        found.append(each)
+            now = "silent"
+        hostname, here = clean(hostname_of(host, state), 64), ranks.get(host, ())
+        found.append(MachineNow(name=name, hostname=hostname, ranks=here, state=now, since=since))
     return found
 
 
-def machine_cells(
-    machine: MachineNow, *, zone: tzinfo | None, now: float | None
-) -> tuple[str, str, str, str]:
-    """Name, host name, ranks, and whether it is heard."""
+def machine_cells(machine: MachineNow, *, now: float | None) -> tuple[str, str, str, str]:
+    """Name, host name, ranks, and its state."""
     words_of = {"silent": "not heard", "lost": "lost, not heard", "not-come": "not heard yet"}
     word = words_of.get(machine.state, machine.state)
     if machine.since is not None:
-        word += f" since {clock_time(machine.since, zone, now=now)}"
+        word += f" since {clock_time(machine.since, now=now)}"
     on = ranks_text(machine.ranks) if machine.ranks else "no rank seen"
     return machine.name, machine.hostname, on, word
 
@@ -95,20 +89,12 @@ def job_object(state: State) -> dict[str, Any] | None:
     task = state.task
     if task is None:
         return None
-    return {
-        "id": task.job,
-        "source": task.source,
-        "kind": task.kind,
-        "task": task.task,
-        "tasks": task.tasks,
-        "here": task.here,
-        "coordination": task.coordination,
-        "machines": machines_now(state),
-    }
+    fields = msgspec.structs.asdict(task)
+    return {"id": fields.pop("job"), **fields, "machines": machines_now(state)}
 
 
 def guilty_words(state: State) -> tuple[str, ...]:
-    """Machines to leave out when the job is begun again, each with the reason."""
+    """Machines to avoid in the next attempt of the job, each with the reason."""
     named = state.guilty if state.finished else ()
     return tuple(f"{clean(one.host, 64)}: {why_text(one.why)}" for one in named)
 

@@ -29,9 +29,9 @@ from watchdog_train.report.words import clean, clock_time, duration
 
 KILL = 9
 MAX_NAMED = 4
-"""Processes, orphans, tasks and the like that are named one by one."""
+"""How many processes, tasks or machines are named one by one."""
 REPEATED = (e.Signalling, e.AttemptExited, e.TreeGone)
-"""Of a job of many machines the first speaks for all that follow; the log has each of them."""
+"""In a job of many machines only the first of these is shown; the log has each of them."""
 CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
 
 
@@ -41,7 +41,7 @@ def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    """The same without the beginning that tells them from the training's."""
+    """The same without the prefix."""
     parts = (_silence, _evidence, _ending, _checkpoints, _attempts, _household)
     lines = tuple(line for part in parts for line in part(event, state))
     if not isinstance(event, e.TreeEvent) or isinstance(event, e.MachineLost):
@@ -56,7 +56,7 @@ def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def _has_come(event: e.TreeEvent, tree: Tree) -> bool:
-    """Whether a machine is where the event says that its own has come to."""
+    """Whether the event is true of this machine as well."""
     match event:
         case e.Signalling():
             return tree.kill is not None and tree.kill.stage == event.stage
@@ -67,10 +67,7 @@ def _has_come(event: e.TreeEvent, tree: Tree) -> bool:
 
 
 def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
-    """What is said about a training that is quiet, uneven or in want of something.
-
-    The status line and `wtrain status` show what is waited for.
-    """
+    """Idle, uneven or short of something; the status line shows what is waited for."""
     match event:
         case e.SuspicionEnded():
             if (pause := pause_sentence(event)) is not None:
@@ -92,7 +89,7 @@ def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
 
 
 def stall_words(event: e.StallDeclared, state: State) -> str:
-    """Who is the root and who waits for it, where the last stack sample tells; else the silence."""
+    """The root and who waits for it, by the last stack sample; else the silence."""
     record = state.stall(event.stall_id)
     found = record.suspected if record is not None else None
     if found is None or (found.root is None and not found.knot):
@@ -121,7 +118,6 @@ def warned_words(event: e.Warned) -> str:
 
 
 def _evidence(event: e.AnyEvent, state: State) -> Iterator[str]:
-    """What is said about evidence and what it tells."""
     match event:
         case e.EvidenceCollecting() if not event.host:
             what = {
@@ -135,7 +131,7 @@ def _evidence(event: e.AnyEvent, state: State) -> Iterator[str]:
             yield f"there is room again: evidence {clean(event.stall_id, 40)} is in {where}"
         case e.EvidenceCollected():
             where = words.short_path(event.dir, state.cwd)
-            of_another = (  # whose machine ended later: it may only have lost its peer
+            of_another = (  # its machine ended later: it may only have lost its peer
                 event.why == "crash" and state.attempt and state.attempt.end.host != event.host
             )
             if event.crash is not None and not (of_another or _is_said(event, state)):
@@ -159,11 +155,11 @@ def _evidence(event: e.AnyEvent, state: State) -> Iterator[str]:
 
 
 def _is_said(event: e.EvidenceCollected, state: State) -> bool:
-    """Whether the line of the stall has said what raised, or that of the explanation will."""
+    """Whether the line of the stall or of its explanation names the exception."""
     of, crash = state.stall(event.stall_id), event.crash
     root = of.suspected.root if of is not None and of.suspected is not None else None
-    said = root is not None and isinstance(root.doing, End) and root.doing.raised is not None
-    return event.why == "stall" and crash is not None and (said or crash.in_thread)
+    named = root is not None and isinstance(root.doing, End) and root.doing.raised is not None
+    return event.why == "stall" and crash is not None and (named or crash.in_thread)
 
 
 def _explained(event: e.StallExplained, state: State) -> Sequence[str]:
@@ -175,7 +171,7 @@ def _explained(event: e.StallExplained, state: State) -> Sequence[str]:
     elif of is not None and of.suspected is not None and not event.tasks:
         age_s = of.age_s or 0.0
         said, now = _answer_first(of.suspected, age_s), _answer_first(event.explanation, age_s)
-        if said[0] == now[0]:  # the first line of the stall has said it
+        if said[0] == now[0]:  # a repetition of the first line of the stall
             lines = tuple(line for line in lines[1:] if line not in said)
     if not event.tasks or not lines:
         return lines
@@ -187,7 +183,11 @@ def _explained(event: e.StallExplained, state: State) -> Sequence[str]:
 def _ending(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
     match event:
         case e.StopRequested():
-            how = "killing now" if event.mode == "now" else "ending gently, once more kills"
+            how = (
+                "killing now"
+                if event.mode == "now"
+                else "with time to save; a second request kills"
+            )
             yield f"stop requested ({clean(event.by)}): {how}"
         case e.StopAsked():
             yield why_text(event.why)
@@ -214,19 +214,19 @@ def _ending(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 
                 yield "every process of this attempt is gone"
             if event.left:
                 pids = words.listed([str(daemon.process.pid) for daemon in event.left])
-                yield f"left running, no part of the training: pid {pids}"
+                yield f"left running, not part of the training: pid {pids}"
             if event.shared_memory_removed:
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
-                yield f"removed {left} that had no owner left"
+                yield f"removed {left} without an owner"
 
 
 def _answer(event: e.RequestAnswered | e.RequestRefused) -> str:
     stops = event.request == "stop"
     if isinstance(event, e.RequestRefused):
-        what = "save and end" if stops else "save"
-        return f"the ranks have found no step at which all could {what}"
-    what = "saves and ends" if stops else "saves"
-    return f"the training has heard it and {what} ({step_words(event.step)})"
+        what = "save and stop" if stops else "save"
+        return f"the ranks found no common step to {what}"
+    what = "saves and stops" if stops else "saves"
+    return f"the training has taken the request and {what} ({step_words(event.step)})"
 
 
 def _signalling(event: e.Signalling, state: State) -> Iterator[str]:
@@ -235,7 +235,7 @@ def _signalling(event: e.Signalling, state: State) -> Iterator[str]:
         return
     who = role_counts(event.targets, state.members)
     if event.stage == "freeze":
-        yield f"holding {who} still, so that nothing is started meanwhile"
+        yield f"stopping {who} with SIGSTOP, so that they start no processes during the kill"
         return
     verb = "killing" if event.signal == KILL else "ending"
     named = ""
@@ -277,7 +277,7 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
             yield from _plan(event.plan, state.attempt)
         case e.BackingOff():
             # The plan follows at once, and says why.
-            yield f"waiting {words.span(event.delay_s)} first"
+            yield f"waiting {duration(event.delay_s)} first"
         case e.GpuMemoryHeld():
             yield f"waiting for GPU memory: {why_text(event.why)}"
         case e.GpuMemoryFree():
@@ -285,21 +285,21 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
         case e.AttemptLaunching() if event.plan.attempt > 1:
             yield f"attempt {event.plan.attempt} starts {origin_words(event.plan)}"
         case e.LaunchPostponed():
-            yield f"it could not be started ({why_text(event.why)}); it is tried again"
+            yield f"the start failed ({why_text(event.why)}); trying again"
         case e.AttemptLaunched() if len(state.attempts) > 1:
             yield f"attempt {event.attempt or len(state.attempts)} runs, pid {event.pid}"
         case e.FirstStep():
             # Polling sees a later step than the first one, also right after a resume.
-            seen = f"first look after {duration(event.after_s)}"
+            seen = f"first step seen after {duration(event.after_s)}"
             saves = "; Ctrl-C saves and stops" if event.can_save else ""
-            yield f"training is at step {words.number(event.step)} ({seen}){saves}"
+            yield f"{seen}, now at step {words.number(event.step)}{saves}"
             if event.resume is not None and len(state.attempts) == 1:
                 yield f"Resume: {why_text(event.resume)}"
         case e.HookNotArmed():
             what = f"the hook of {clean(event.hook, 60)} is not armed"
             yield f"notice: {what}: {why_text(event.why)}; weaker signals are used instead"
         case e.RankEnded():
-            yield f"notice: {how_it_ended(event.end)}, and others of its job live on"
+            yield f"notice: {how_it_ended(event.end)}; other ranks of its job are alive"
         case e.RemedyTaken():
             word = "in effect" if event.took else "NOT in effect"
             yield f"setting {clean(event.remedy, 60)} is {word}: {why_text(event.why)}"
@@ -328,15 +328,15 @@ def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
 
 
 def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:
-    """Other machines, copies of a run, who watches it, its log, its messages."""
+    """Other machines, the supervisor, its log, messages and commands."""
     match event:
         case e.MachineSilent():
-            since = clock_time(event.since, None, now=event.t)
-            yield f"not heard since {since}: what it does is unknown, and nothing is killed"
+            since = clock_time(event.since, now=event.t)
+            yield f"not heard since {since}: its state is unknown, and nothing is killed"
         case e.MachineHeard() if event.silent_s:
             yield f"heard again after {duration(event.silent_s)}"
         case e.MachineLost():
-            yield f"{why_text(event.why)}: what runs there is unknown"
+            yield f"{why_text(event.why)}: its state is unknown"
         case e.CommandsStarting(for_event=name) if name == BEFORE_RESTART:
             yield "running your commands before the restart"
         case e.CommandsRan():
@@ -345,14 +345,14 @@ def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:
                     yield _failure(event, result)
         case e.Notified(sent=False):
             why = why_text(event.why or Why("unknown"))
-            yield f"nobody was told on {clean(event.channel, 60)}: {why}"
+            yield f"no message was sent to {clean(event.channel, 60)}: {why}"
         case e.Adopted():
             instead = f"in place of pid {event.previous_pid}"
-            yield f"adopted: pid {event.pid} watches on {instead}: {why_text(event.why)}"
+            yield f"adopted: pid {event.pid} supervises {instead}: {why_text(event.why)}"
         case e.Reopened():
-            yield f"the run goes on: {why_text(event.why)}"
+            yield f"the run continues: {why_text(event.why)}"
         case e.SupervisorLeft():
-            yield f"the supervisor leaves, training goes on: {why_text(event.why)}"
+            yield f"the supervisor exits, the training continues: {why_text(event.why)}"
         case e.LogBehind():
             where = f", kept in {clean(event.spill)}" if event.spill else ""
             behind = duration(event.behind_s)

@@ -1,8 +1,7 @@
-"""What a person is told while they are in bed: a line for each thing worth waking up for. Pure."""
+"""Messages to a person: a line for each event that may need one. Pure."""
 
 from __future__ import annotations
 
-from datetime import tzinfo
 from typing import Literal
 
 from watchdog_train.core import events as e
@@ -31,33 +30,33 @@ NOTICES = (
     "scan",
     "task",
 )
-"""Kinds of `noticed` for which somebody may have to act before the morning."""
+"""Kinds of `noticed` for which a person may have to act before the morning."""
 LINE_CAP = 400
 
 
 class News(Value):
-    """One thing to tell."""
+    """One message."""
 
     topic: Topic
     line: str
     last: bool = False
-    """Nothing follows it: it is sent at once."""
+    """The last message of the run: it is sent at once."""
 
 
-def news(event: e.AnyEvent, state: State, *, zone: tzinfo | None = None) -> News | None:
-    """What an event is worth telling; `state` is the state after it."""
-    at = clock_time(event.t, zone, now=event.t)[:5]
+def news(event: e.AnyEvent, state: State) -> News | None:
+    """The message about an event, if it needs one; `state` is the state after it."""
+    at = clock_time(event.t, now=event.t)[:5]
     if isinstance(event, e.RunFinished):
         lines = [f"{at} {verdict_sentence(state)}", f"report: {clean(state.run_dir)}/report.html"]
         if event.outcome != "succeeded":
-            lines.append(f"to go on: {run_again(state)}")
+            lines.append(f"to continue: {run_again(state)}")
         topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"
         return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
-    told = _told(event, state, zone)
+    told = _told(event, state)
     return News(topic=told[0], line=clean(f"{at} {told[1]}", LINE_CAP)) if told else None
 
 
-def _told(event: e.AnyEvent, state: State, zone: tzinfo | None) -> tuple[Topic, str] | None:
+def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
     match event:
         case e.StallDeclared():
             told = stall_words(event, state)
@@ -65,24 +64,23 @@ def _told(event: e.AnyEvent, state: State, zone: tzinfo | None) -> tuple[Topic, 
         case e.StallExplained():
             return _cause(event, state)
         case e.StallRecovered():
-            return "stalled", "the stall is over by itself, training goes on"
+            return "stalled", "the stall is over, the training continues"
         case e.WouldHaveKilled():
             show = f"wtrain show {event.stall_id}"
-            return "stalled", f"nothing is ended, only reports were asked for: {show}"
+            return "stalled", f"nothing is killed, the settings only report: {show}"
         case e.AttemptLaunching(plan=plan) if plan.attempt > 1:
             names = [clean(use.id, 60) for use in plan.remedies]
             changed = f", with {words.listed(names)}" if names else ""
-            told = f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
-            return "restarted", told
+            return "restarted", f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
         case e.FirstStep() if event.attempt > 1:
-            left = _end(event, state, zone)
+            left = _end(event, state)
             return "restarted", f"running again at {step_words(event.step)}{left}"
         case e.Adopted():
-            return "notice", f"watched again, by pid {event.pid}: {why_text(event.why)}"
+            return "notice", f"adopted by pid {event.pid}: {why_text(event.why)}"
         case e.Warned():
             return "notice", warned_words(event)
         case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
-            return None  # it is tried at once, or the wait was told
+            return None  # tried again at once, or reported before
         case e.Noticed(kind=kind) if kind in NOTICES or kind.startswith("checkpoint"):
             return "notice", why_text(event.why)
         case _:
@@ -90,7 +88,7 @@ def _told(event: e.AnyEvent, state: State, zone: tzinfo | None) -> tuple[Topic, 
 
 
 def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
-    """Who is stuck, as far as it is known, or what a crash was; nothing for a dump on request."""
+    """The root of a stall, or what a crash was; nothing for a dump on request."""
     of, found = state.stall(event.stall_id), event.explanation
     kind = of.why if of is not None else None
     step = newest_step(state)
@@ -103,19 +101,19 @@ def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
     return "stalled", what_happened(found) if found.tells else because(found)
 
 
-def _end(event: e.FirstStep, state: State, zone: tzinfo | None) -> str:
-    """When it will be done, as far as the pace before the restart tells."""
+def _end(event: e.FirstStep, state: State) -> str:
+    """When it will be done, at the pace before the restart."""
     total, pace = state.progress.total_steps, state.progress.steps_s
     if not total or not pace or total <= event.step:
         return ""
     left_s = (total - event.step) / pace
-    # On another day than now the date is part of it, and seconds would be more than is known.
-    done = clock_time(event.t + left_s, zone, now=event.t)[:-3]
+    # With the date unless that is today, without seconds.
+    done = clock_time(event.t + left_s, now=event.t)[:-3]
     return f"; about {rough_duration(left_s)} left, done about {done} at the pace before"
 
 
 def title(run_name: str, topics: tuple[Topic, ...]) -> str:
     """The heading of a message: the run, and the newest topic."""
-    told = {"gave-up": "gave up or failed", "notice": "look at this"}
+    titles = {"gave-up": "gave up or failed", "notice": "look at this"}
     newest = topics[-1] if topics else "test"
-    return f"wtrain {clean(run_name, 60) or 'run'}: {told.get(newest, newest)}"
+    return f"wtrain {clean(run_name, 60) or 'run'}: {titles.get(newest, newest)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import tzinfo
 from typing import Any
 
 from watchdog_train.core.diagnosis.facts import Evidence
@@ -111,7 +110,6 @@ def milestone_lines(
     epoch: float,
     ranks: int,
     only: int | None = None,
-    zone: tzinfo | None = None,
 ) -> tuple[str, ...]:
     """`[10:23:45.123][+2.456s][R0/2][LR0][PID:12345] 5 load model, took 1.2 s`, ranks by time.
 
@@ -124,7 +122,6 @@ def milestone_lines(
         epoch: Unix seconds at zero of that clock.
         ranks: how many there are.
         only: lines of this rank; None: of all.
-        zone: of the clock times; None: this machine's.
     """
     arrivals = sorted(
         ((one, each) for each in places for one in each.milestones),
@@ -135,7 +132,7 @@ def milestone_lines(
     for one, each in arrivals:
         if only not in (None, each.rank):
             continue
-        at = precise_clock(epoch + one.begin, zone)
+        at = precise_clock(epoch + one.begin)
         local = each.local_rank if each.local_rank is not None or ranks > 1 else 0
         extent = "" if one.mark and not one.failed else _extent(one, now)
         lines.append(

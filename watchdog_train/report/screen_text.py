@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Mapping, Sequence
 
 from watchdog_train.core.diagnosis.crash import traceback_lines
@@ -19,14 +18,15 @@ from watchdog_train.report.explanation_text import (
     remedy_line,
     what_happened,
 )
+from watchdog_train.report.words import clock_time
 
 WIDTH, HEIGHT = 80, 24
 _INDENT = 8
 _FRAMES = 6
 _MOST = {"since": 1, "what": 6, "waits": 6, "why": 3, "where": 3, "then": 2, "known": 2, "on": 2}
-"""Lines of each part where there is room for all."""
+"""Lines of each part if there is room for all."""
 _SHORTENED = ("on", "known", "where", "then", "why", "waits", "what")
-"""What gives up lines where there is not: what holds the answer comes last."""
+"""The order in which parts lose lines if there is no room: the answer last."""
 _ROOM = HEIGHT - 1 - 2
 """Lines of a screen without the prompt and what `_more` says."""
 
@@ -74,7 +74,7 @@ def _told(texts: Mapping[str, str], most: Mapping[str, int]) -> list[str]:
 
 def _what(found: Explanation | None, verdict: BundleVerdict) -> str:
     if verdict.crash is not None and not verdict.crash.in_thread:
-        return ""  # the first line has said it
+        return ""  # the first line names it
     return what_happened(found) if found is not None else "nothing was explained"
 
 
@@ -83,7 +83,7 @@ def _head(verdict: BundleVerdict) -> str:
 
 
 def _when(verdict: BundleVerdict) -> str:
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.at))
+    at = clock_time(verdict.at)
     return f"attempt {verdict.attempt}, {at}" if verdict.attempt else at
 
 
@@ -141,7 +141,7 @@ def _more(found: Explanation | None) -> list[str]:
 
 
 def _wrapped(name: str, text: str, most: int, *, indent: int | None = None) -> list[str]:
-    """`name    text`, in at most so many lines; nothing for no text."""
+    """`name    text`, wrapped and cut to `most` lines; no line for an empty text."""
     if not text:
         return []
     margin = indent if indent is not None else _INDENT if name else 0

@@ -32,11 +32,11 @@ class NewestCheckpoint(Value):
     saved_at: float | None = None
     """Unix seconds."""
     checked: bool = False
-    """Whether a survey found it whole; else a save hook only saw that it was finished."""
+    """A scan found it valid; else a save hook only saw that it was finished."""
 
 
 class Live(Value):
-    """One look at a run from outside, by a command that reads."""
+    """What a reading command has measured of a run."""
 
     at: float
     """Unix seconds."""
@@ -44,16 +44,16 @@ class Live(Value):
     """Monotonic clock of the events; None on another machine or after a boot."""
     supervisor_alive: bool | None = None
     blind_s: float | None = None
-    """The supervisor lives, but its loop has not turned for so long; None: it turns, or unknown."""
+    """How long the loop of the living supervisor stands; None: it turns, or unknown."""
     here: bool = True
-    """False: the run belongs to another machine, so nothing about its processes can be told."""
+    """False: the run belongs to another machine, so its processes are unknown."""
     is_copy: bool = False
-    """The files are a copy of a run directory: they do not tell how the run is now."""
+    """The files are a copy of a run directory, and say nothing about the run now."""
     ranks: tuple[RankStatus, ...] | None = None
-    """From the heartbeat slots; None: no slot could be read, so the log's are the newest."""
+    """From the heartbeat slots; None: no slot could be read, so those of the log are used."""
     progress: RunProgress | None = None
     places: tuple[RankPlaces, ...] | None = None
-    """Milestones as the ranks have written them down; None: none could be read."""
+    """Milestones that the ranks have recorded; None: none could be read."""
     can_save: bool | None = None
     can_stop: bool | None = None
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
@@ -87,7 +87,7 @@ SHORT_KEYS = (
 
 
 def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
-    """Everything about a run that a program may want to read."""
+    """Everything about a run, for programs."""
     attempt = state.attempt
     measured = live is not None and live.ranks is not None
     checkpoint = newest_checkpoint(state, live)
@@ -99,7 +99,6 @@ def status_object(state: State, live: Live | None = None) -> dict[str, Any]:
         "run_id": state.run_id,
         "name": state.name,
         "run_dir": state.run_dir,
-        # Nothing has begun that a reader could wait for: the state before the first attempt.
         "state": "starting" if state.state == "idle" else state.state,
         "outcome": state.outcome,
         "warning": state.warning,
@@ -150,7 +149,7 @@ def progress_now(state: State, live: Live | None) -> RunProgress:
 
 
 def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
-    """The newest word about each rank: measured, else the newest of the log."""
+    """The newest state of each rank: measured, else the newest of the log."""
     measured = live.ranks if live is not None and live.ranks is not None else ()
     if measured and state.crew is None:
         return measured
@@ -160,10 +159,10 @@ def ranks_now(state: State, live: Live | None) -> tuple[RankStatus, ...]:
 
 
 def _recorded(state: State) -> Iterator[RankStatus]:
-    """Of the processes that are recorded as ranks; what they do now nobody has measured."""
+    """The state of recorded ranks without a measurement."""
     processes: dict[int, list[Member]] = {}
     workers = workers_by_rank(state.members)
-    # What trains and was given no rank counts as rank 0.
+    # A training without rank numbers counts as rank 0.
     role = "rank" if any(member.role == "rank" for member in state.members) else "other"
     for member in state.members:
         if member.role == role:
@@ -189,7 +188,7 @@ def _recorded(state: State) -> Iterator[RankStatus]:
 def places_now(
     state: State, live: Live | None
 ) -> tuple[tuple[RankPlaces, ...], float, float | None]:
-    """The newest milestones: measured, else of the log; when they were so; and the launch."""
+    """The newest milestones, measured or recorded; the time of that; and the launch."""
     origin = state.attempt.launching_mono if state.attempt is not None else None
     if live is not None and live.places is not None and live.mono is not None:
         return live.places, live.mono, origin
@@ -197,7 +196,7 @@ def places_now(
 
 
 def newest_checkpoint(state: State, live: Live | None) -> NewestCheckpoint | None:
-    """The newest save that is known of, else the one that the attempt was to resume from."""
+    """The newest known save, else the checkpoint of the plan."""
     if live is not None and live.checkpoint is not None:
         return live.checkpoint
     attempt = state.attempt

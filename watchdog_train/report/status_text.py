@@ -1,17 +1,15 @@
-"""One screen about one run, in the manner of `systemctl status`. Pure; invents nothing."""
+"""The screens of `wtrain status` and `wtrain ps`, in the manner of systemctl. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import tzinfo
 
 import msgspec
 
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import Member, RankStatus
 from watchdog_train.report import job_text, words
-from watchdog_train.report.explanation_text import because, crash_words, what_happened
-from watchdog_train.report.facts import run_again
+from watchdog_train.report.facts import caught_sentence, run_again
 from watchdog_train.report.job_text import grouped, led_by, task_cell
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.patience_text import waiting
@@ -29,7 +27,7 @@ from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
 
 
 def process_tree(state: State, live: Live, *, limit: int) -> list[str]:
-    """Recorded members as a tree; a dead parent's children hang where they can be seen."""
+    """Recorded members as a tree; a process whose parent is dead is a root of its own."""
     if state.finished:
         return []
     here = state.hosts_here
@@ -97,7 +95,6 @@ def status_text(
     *,
     paint: Paint = PLAIN,
     width: int | None = 80,
-    zone: tzinfo | None = None,
 ) -> str:
     """The screen, without a newline at its end.
 
@@ -106,13 +103,12 @@ def status_text(
         live: what was measured now.
         paint: colours, or none.
         width: columns of the terminal; None: lines are not cut.
-        zone: time zone of the times shown; None: this machine's.
     """
     above = [
-        ("State", _state_line(state, live, paint, zone)),
+        ("State", _state_line(state, live, paint)),
         *words.labelled("", _go_on(state, live, paint)),
         ("Job", job_text.task_words(state)),
-        *_machine_rows(state, live, paint, zone),
+        *_machine_rows(state, live, paint),
         ("Attempt", _attempt_line(state)),
         ("Progress", _progress_line(state, live)),
         *notice_rows(state),
@@ -121,7 +117,7 @@ def status_text(
         ("Resume", why_text(state.resume_way) if state.resume_way and not state.finished else ""),
         ("Checkpoint", _checkpoint_line(state, live)),
         ("Settings", _settings_line(state)),
-        *_stall_rows(state, live, paint, zone),
+        *_stall_rows(state, live, paint),
         ("Saving", _saving_line(state, live)),
     ]
     below = [
@@ -181,7 +177,7 @@ def training_alive(state: State, live: Live) -> bool:
 
 
 def _row(label: str, text: str, width: int | None) -> list[str]:
-    """A label and its text, which goes on below itself for a few lines at most."""
+    """A label and its text, wrapped below itself to a few lines at most."""
     indent = LABEL_COLUMNS + 2
     parts = words.wrap(text, None if width is None else max(20, width - indent))
     if len(parts) > MAX_ROW_LINES:
@@ -196,12 +192,12 @@ def _title(state: State, live: Live, paint: Paint) -> str:
     return f"{run} - {words.command_title(state.argv)}"
 
 
-def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> str:
+def _state_line(state: State, live: Live, paint: Paint) -> str:
     word, style = headline(state, live)
     parts = [paint(word, style)]
     if state.finished:
         if state.updated_at is not None:
-            parts[0] += f" at {words.clock_time(state.updated_at, zone, now=live.at)}"
+            parts[0] += f" at {words.clock_time(state.updated_at, now=live.at)}"
             if state.started_at is not None:
                 parts.append(f"ran {duration(state.updated_at - state.started_at)}")
         parts.append(f"exit code {state.exit_code}")
@@ -211,7 +207,7 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
             parts.append(paint(why_text(state.warning), "warn"))
         return "; ".join(parts)
     if state.started_at is not None:
-        since = words.clock_time(state.started_at, zone, now=live.at)
+        since = words.clock_time(state.started_at, now=live.at)
         parts[0] += f" since {since}" if word == "running" else f"; run began {since}"
         parts.append(duration(live.at - state.started_at))
     awaited = waiting(state, live.mono) if live.mono is not None else None
@@ -231,26 +227,26 @@ def _state_line(state: State, live: Live, paint: Paint, zone: tzinfo | None) -> 
 
 
 def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
-    """What to do when nobody watches any more."""
+    """What to do when the run has ended badly or its supervisor does not work."""
     if live.is_copy:
         return []
     if state.finished:
         if state.outcome not in ("gave_up", "failed") or not state.attempts:
             return []
-        return [f"to go on: {paint(run_again(state), 'strong')}"]
+        return [f"to continue: {paint(run_again(state), 'strong')}"]
     if not live.here:
         return [f"the run belongs to {clean(state.host, 100)}; ask there"]
     if live.supervisor_alive is not False and live.blind_s is None:
         return []
     pid = state.supervisor.pid if state.supervisor is not None else "?"
     alive = training_alive(state, live)
-    what = "training lives on" if alive else "no process of the training is left"
+    what = "the training is alive" if alive else "no process of the training is left"
     if live.blind_s is not None:
         silent = f"has not answered for {duration(live.blind_s)}: it may be stopped"
         return [f"the supervisor (pid {pid}) {silent}; {what}; to continue it: kill -CONT {pid}"]
     return [
-        f"the supervisor (pid {pid}) is dead; {what}; below is what was recorded last",
-        f"to go on: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}",
+        f"the supervisor (pid {pid}) is dead; {what}; the last recorded state is below",
+        f"to continue: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}",
     ]
 
 
@@ -287,7 +283,7 @@ def _progress_line(state: State, live: Live) -> str:
     progress = progress_now(state, live)
     measured = not state.finished and live.ranks is not None
     if not measured:
-        # What was true when it was recorded says nothing about the pace now.
+        # A recorded pace says nothing about now.
         progress = msgspec.structs.replace(progress, eta_s=None, steps_s=None, samples_s=None)
     text = progress_line(progress)
     if text is None:
@@ -303,13 +299,11 @@ def _recorded(state: State, live: Live) -> str:
     return f"as recorded {duration(live.mono - state.progress_mono)} ago"
 
 
-def _machine_rows(
-    state: State, live: Live, paint: Paint, zone: tzinfo | None
-) -> list[tuple[str, str]]:
-    """The machines of a job, those first of which nothing is known."""
+def _machine_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
+    """The machines of a job, unknown ones first."""
     machines = sorted(job_text.machines_now(state), key=lambda one: not one.unknown)
     shown = machines[:MAX_MACHINES]
-    rows = [job_text.machine_cells(one, zone=zone, now=live.at) for one in shown]
+    rows = [job_text.machine_cells(one, now=live.at) for one in shown]
     told = words.columns(
         [
             (*cells, paint(word, "warn") if one.unknown else word)
@@ -329,7 +323,7 @@ def _rank_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
         attempt = state.attempt
         running = state.state == "running" and live.supervisor_alive
         if running and attempt is not None and attempt.first_beat_s is None:
-            return [("Ranks", "no heartbeat yet: only output and activity tell")]
+            return [("Ranks", "no heartbeat yet: only output and activity are known")]
         return []
     told = [_rank_line(rank, live, paint) for rank in ranks[:MAX_RANKS]]
     if len(ranks) > MAX_RANKS:
@@ -355,7 +349,7 @@ def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
 
 
 def _place_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
-    """Which milestone somebody is inside of, and what is not watched by its hook."""
+    """Milestones that ranks are inside of, and hooks that are not armed."""
     rows = []
     if not state.finished and live.places is not None and live.mono is not None:
         rows = words.labelled("Inside", place_sentences(live.places, live.mono)[:MAX_PLACES])
@@ -386,20 +380,18 @@ def _settings_line(state: State) -> str:
     attempt = state.attempt
     if attempt is None or not attempt.plan.remedies:
         return ""
-    said = dict.fromkeys(attempt.reported, "did not take")
-    said |= dict.fromkeys(attempt.taken, "in effect")
-    told = [f"{clean(use.word, 60)} ({said.get(use.id, 'set')})" for use in attempt.plan.remedies]
-    return ", ".join(told)
+    effects = dict.fromkeys(attempt.reported, "NOT in effect")
+    effects |= dict.fromkeys(attempt.taken, "in effect")
+    uses = attempt.plan.remedies
+    return ", ".join(f"{clean(use.word, 60)} ({effects.get(use.id, 'set')})" for use in uses)
 
 
-def _stall_rows(
-    state: State, live: Live, paint: Paint, zone: tzinfo | None
-) -> list[tuple[str, str]]:
+def _stall_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
     stall = state.last_stall
     if stall is None:
         return []
     label = "Crash" if stall.why == "crash" else "Stall"
-    at = words.clock_time(stall.at, zone, now=live.at)
+    at = words.clock_time(stall.at, now=live.at)
     text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {stall_sentence(stall)}"
     where = paint(words.short_path(stall.dir or "", state.cwd), "dim")
     return [(label, text), ("", where)]
@@ -407,16 +399,10 @@ def _stall_rows(
 
 def stall_sentence(stall: StallRecord) -> str:
     """What a bundle is about, in one sentence."""
-    if stall.crash is not None:
-        return crash_words(stall.crash)
-    found = stall.explanation
-    if found is not None and found.tells:
-        return what_happened(found)
-    if found is not None and found.because is not None:
-        return because(found)
-    if stall.why == "stall":
-        return f"{why_text(stall.verdict, brief=True)}; cause not known"
-    return "cause not known"
+    known = caught_sentence(stall.crash, stall.explanation)
+    if known or stall.why != "stall":
+        return known or "cause unknown"
+    return f"{why_text(stall.verdict, brief=True)}; cause unknown"
 
 
 def _saving_line(state: State, live: Live) -> str:
@@ -425,9 +411,9 @@ def _saving_line(state: State, live: Live) -> str:
     can_save = live.can_save if live.can_save is not None else state.can_be_asked_to_save
     if state.save_requested > state.save_proven:
         if can_save:
-            heard = state.save_answered >= state.save_requested
-            said = "the training has heard it" if heard else "not heard yet"
-            return f"asked to save, {said}, no finished save seen since"
+            taken = state.save_answered >= state.save_requested
+            answer = "the training has taken the request" if taken else "no answer yet"
+            return f"asked to save, {answer}, no finished save seen since"
         return "this script cannot be asked to save"
     if live.can_save is False and progress_now(state, live).step is not None:
         stops = "; wtrain stop asks its loop to end" if live.can_stop else ""
@@ -441,7 +427,7 @@ HEADER = ("RUN", "STATE", "TIME", "ATTEMPT", "STEP", "COMMAND")
 def runs_text(
     runs: Sequence[tuple[State, Live]], *, paint: Paint = PLAIN, width: int | None = 80
 ) -> str:
-    """The table, without a newline at its end; empty without runs."""
+    """The table of `wtrain ps`, without a newline at its end; empty without runs."""
     if not runs:
         return ""
     leads = {state.task.job for state, _ in runs if state.task is not None and not state.task.task}
@@ -477,13 +463,13 @@ def _runs_row(state: State, live: Live, paint: Paint) -> tuple[str, ...]:
 
 
 def milestones_text(state: State, live: Live, *, paint: Paint = PLAIN) -> str:
-    """All lines, without a newline at the end; nothing is cut."""
+    """The screen of `wtrain status --milestones`; nothing is cut."""
     title = _title(state, live, paint)
     places, now, origin = places_now(state, live)
     if state.attempt is None or origin is None:
         return f"{title}\nno milestone is known: no attempt was launched"
     if not places:
-        return f"{title}\nno milestone is known: no process of this attempt has written one down"
+        return f"{title}\nno milestone is known: no process of this attempt has recorded one"
     recorded = "" if live.places is not None else ", as recorded last"
     if recorded and live.mono is not None and not state.finished:
         recorded = f", as recorded {duration(live.mono - state.places_mono)} ago"

@@ -32,7 +32,7 @@ PREFIX = "wtrain: "
 
 
 def prefixed(*lines: str) -> tuple[str, ...]:
-    """Lines of ours, told from the training's by their beginning."""
+    """The lines with the prefix that separates them from the output of the training."""
     return tuple(f"{PREFIX}{line}" for line in lines)
 
 
@@ -58,17 +58,16 @@ def opening_lines(
 
 
 def _own_restarts(launcher: Launcher | None) -> tuple[str, ...]:
-    """What a launcher's own --max-restarts means: it is kept, and comes before ours."""
+    """What a launcher's own --max-restarts means: it restarts ranks before wtrain does."""
     if launcher is None or not launcher.max_restarts:
         return ()
     times = words.count(launcher.max_restarts, "time")
     line = (
-        f"{launcher.family} restarts ranks that fail itself, {times} in each attempt: they begin "
-        "as the attempt began, with no newer checkpoint from wtrain; a hang, and what it gives up "
-        "on, is wtrain's"
+        f"{launcher.family} restarts failed ranks itself, {times} in each attempt, without a newer "
+        "checkpoint from wtrain; wtrain acts on hangs, and when the launcher gives up"
     )
     if "store" in launcher.settled:
-        line += f"; {SHARED_STORE_OFF} is as you have set it, without 1 many of these fail"
+        line += f"; {SHARED_STORE_OFF} is as you set it, and many such restarts fail unless it is 1"
     return (line,)
 
 
@@ -132,7 +131,7 @@ def closing_lines(
         lines.append("to make this permanent, put into your script:")
         lines += [f"  {clean(part)}" for line in permanent for part in line.splitlines()]
     if state.outcome in ("gave_up", "failed", "stopped") and state.attempts:
-        lines.append(f"to go on: {run_again(state)}")
+        lines.append(f"to continue: {run_again(state)}")
         newest = newest_save.path if newest_save is not None else state.checkpoint_chosen
         if newest is not None:
             lines.append(f"newest checkpoint: {words.short_path(newest, state.cwd)}")
@@ -142,7 +141,7 @@ def closing_lines(
 
 
 def outcome_line(state: State) -> str:
-    """How a finished run ended, at which step and after what, in one line."""
+    """How a finished run ended: why, step, restarts, stalls and time, in one line."""
     outcome = state.outcome or "failed"
     head = {"succeeded": "success", "gave_up": "gave up"}.get(outcome, outcome)
     parts = []
@@ -158,7 +157,7 @@ def outcome_line(state: State) -> str:
 
 
 def progress_line(progress: RunProgress) -> str | None:
-    """What a person wants to know of a training that goes on; None while no step is known."""
+    """Step, pace, loss and time left; None while no step is known."""
     if progress.step is None:
         return None
     text = f"{step_words(progress.step)}{of_total(progress)}"
@@ -182,9 +181,9 @@ _WHY = 700
 
 
 def verdict_text(state: State) -> str:
-    """How the run ended, or what is known while it lives, then what was caught last and where.
+    """The end or the state of a run, the last stall or crash, and its evidence, a line each.
 
-    At most CAP_BYTES in UTF-8, a line each, with a newline at the end.
+    At most CAP_BYTES in UTF-8, with a newline at the end.
     """
     lines = [f"wtrain: {outcome_line(state) if state.finished else _so_far(state)}"]
     caught = state.last_stall
@@ -207,9 +206,8 @@ def _caught(caught: StallRecord) -> str:
         text += f": {why_text(caught.verdict)}"
     if caught.crash is not None:
         text += f": {crash_words(caught.crash)}"
-    if caught.explanation is None:
-        return f"{text}."
-    return f"{text}. {clean(' '.join(sentences(caught.explanation)), _WHY)}"
+    found = sentences(caught.explanation) if caught.explanation is not None else ()
+    return f"{text}. {clean(' '.join(found), _WHY)}".rstrip()
 
 
 def next_words(state: State) -> str:
@@ -219,7 +217,7 @@ def next_words(state: State) -> str:
 
 
 def status_line(state: State, observation: Observation, progress: RunProgress) -> str | None:
-    """One line, None when there is nothing to say that a line of its own does not say."""
+    """The line at the bottom of the terminal; None: other lines say all."""
     text = _text(state, observation, progress)
     if text is None:
         return None
@@ -230,13 +228,13 @@ def status_line(state: State, observation: Observation, progress: RunProgress) -
 def _text(state: State, observation: Observation, progress: RunProgress) -> str | None:
     now = observation.now
     if state.look is not None and state.look.patience.row == "input":
-        return None  # somebody types
+        return None  # a prompt is open
     if state.state == "backoff" and state.backoff_until is not None:
         return f"the next {next_words(state)} starts in {duration(state.backoff_until - now)}"
     kill = state.kill
     if kill is not None and kill.stage in ("ask", "root"):
         waited = duration(now - kill.stage_mono)
-        return f"waiting for the training to end, {waited}; Ctrl-C kills"
+        return f"waiting for the training to exit, {waited}; Ctrl-C kills"
     attempt = state.attempt
     if attempt is None or attempt.ended or state.state not in ("starting", "running"):
         return None
@@ -245,7 +243,7 @@ def _text(state: State, observation: Observation, progress: RunProgress) -> str 
     if state.suspicion is not None:
         silent = f"no progress for {duration(observation.verdict.age_s)}"
         if state.look is None:
-            return f"{silent}, looking into it"
+            return f"{silent}, taking a stack sample"
         return f"{silent}. {until_words(state.look)} {awaited(state.look.patience)}"
     line = progress_line(progress)
     if line is not None:

@@ -16,7 +16,7 @@ from watchdog_train.core.model.gpu import GpuHolder
 from watchdog_train.core.model.waits import Stopped
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import crash_words, held_words
-from watchdog_train.report.words import clean, span
+from watchdog_train.report.words import clean
 
 SENTENCES: dict[WhyCode, str] = {
     "said": "{problem}",
@@ -365,8 +365,8 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
     pid = "" if why.pid is None else f" (pid {why.pid})"
     return found | {
         "because": "; ".join(why_text(one, brief=brief) for one in why.because),
-        "seconds": span(why.seconds or 0.0),
-        "limit": span(why.limit_s or 0.0),
+        "seconds": words.duration(why.seconds or 0.0),
+        "limit": words.duration(why.limit_s or 0.0),
         "rough": words.rough_duration(why.seconds or 0.0),
         "ranks": words.ranks_text(why.ranks),
         "which": f"pid{'s' * several} {each}"

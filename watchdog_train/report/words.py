@@ -1,6 +1,6 @@
-"""Small words for people: cleaned text, durations, numbers, lists. Decides nothing.
+"""Cleaned text, durations, numbers, lists and tables for people. Decides nothing.
 
-What training writes is untrusted: every text that came from outside goes through `clean`.
+Text from outside, such as the output of a training, is untrusted: it goes through `clean`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -26,14 +26,14 @@ PROCESS_STATES = {
     "I": "idle",
 }
 
-# CSI, OSC (title, hyperlinks; ended by BEL or ST) and two-byte sequences of a terminal.
+# Sequences of a terminal: CSI, OSC (title, hyperlinks; up to BEL or ST) and those of two bytes.
 _ESCAPE = (
     r"\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]?|\x1b[\]PX^_][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"
     r"|\x1b[^\x1b]?"
 )
 _ESCAPES = re.compile(_ESCAPE, re.DOTALL)
 _FOREIGN = {
-    # What is kept: lines, with our own styles, with any colours and progress bars.
+    # Kept besides printable text: lines; the styles of Paint; any colours and progress bars.
     keeps: re.compile(rf"(?P<kept>{style})|{_ESCAPE}|[^ -~\x1b{controls}]+", re.DOTALL)
     for keeps, style, controls in (
         ("nothing", "(?!)", ""),
@@ -58,7 +58,7 @@ STYLES: dict[Style, dict[str, Any]] = {
 
 
 class Paint:
-    """Colours for a terminal that wants them, nothing for every other reader."""
+    """Colours for a terminal that wants them, none elsewhere."""
 
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
@@ -76,7 +76,7 @@ PLAIN = Paint(enabled=False)
 
 
 def safe(text: str, keeps: Literal["nothing", "lines", "styles", "bars"] = "lines") -> str:
-    """Text that is not ours, without the characters and sequences that a terminal obeys."""
+    """Text from outside without the characters and sequences that a terminal obeys."""
     return _FOREIGN[keeps].sub(_harmless, text)
 
 
@@ -98,7 +98,7 @@ class SafeOutput:
         self._held = ""
 
     def __call__(self, data: bytes) -> bytes:
-        """The piece without what a terminal obeys; what may go on in the next one is held back."""
+        """The piece without control sequences; an unfinished one is kept for the next piece."""
         text = self._held + self._decode(data)
         begun = _UNFINISHED.search(text, max(0, text.rfind("\x1b")))
         cut_at = begun.start() if begun is not None else len(text)
@@ -113,7 +113,7 @@ def clean(text: str, cap: int = 500) -> str:
 
 
 def cut_bytes(text: str, cap_bytes: int) -> str:
-    """The beginning of a text that is no longer than this in UTF-8, with a mark where it was."""
+    """The text, cut to this length in UTF-8, with a mark at the cut."""
     data = text.encode("utf-8", "replace")
     if len(data) <= cap_bytes:
         return data.decode("utf-8")
@@ -122,7 +122,7 @@ def cut_bytes(text: str, cap_bytes: int) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns in a terminal: wide characters count two, combining ones and our colours none."""
+    """Columns in a terminal: wide characters count two, combining ones and colours none."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if text.isascii():
@@ -137,7 +137,7 @@ def _columns(character: str) -> int:
 
 
 def cut(text: str, width: int | None) -> str:
-    """A line of at most so many columns; None: as it is. Colours of ours are kept whole."""
+    """The line cut to a number of columns; None: not cut. A colour sequence is never cut."""
     if width is None or display_width(text) <= width:
         return text
     used, kept, at = 1, [], 0
@@ -156,7 +156,7 @@ def cut(text: str, width: int | None) -> str:
 
 
 def pad(text: str, width: int) -> str:
-    """Filled with spaces to so many columns."""
+    """The text, filled with spaces to a number of columns."""
     return text + " " * max(0, width - display_width(text))
 
 
@@ -167,7 +167,7 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def wrap(text: str, width: int | None) -> tuple[str, ...]:
-    """Lines broken at spaces; a word longer than a line stays whole, so that it can be copied."""
+    """Lines broken at spaces; a word longer than a line is not broken, so it can be copied."""
     if width is None or display_width(text) <= width:
         return (text,)
     lines: list[str] = []
@@ -182,34 +182,26 @@ def wrap(text: str, width: int | None) -> tuple[str, ...]:
     return (*lines, line)
 
 
-def span(seconds: float) -> str:
-    """`5 s`, `12 s`, `3 min 20 s`: a limit, mostly a whole number."""
-    return f"{seconds:.0f} s" if seconds < 9.95 and seconds == int(seconds) else duration(seconds)
-
-
 def duration(seconds: float | None) -> str:
-    """`0.4 s`, `14 s`, `3 min 20 s`, `2 h 14 min`, `3 d 4 h`."""
+    """`0.4 s`, `5 s`, `14 s`, `3 min 20 s`, `2 h 14 min`, `3 d 4 h`."""
     if seconds is None:
         return "unknown"
     seconds = max(0.0, seconds)
-    if seconds < 9.95:
+    if seconds < 9.95 and seconds != int(seconds):
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return _two(whole // 60, "min", whole % 60, "s")
-    if whole < 86400:
-        return _two(whole // 3600, "h", whole % 3600 // 60, "min")
-    return _two(whole // 86400, "d", whole % 86400 // 3600, "h")
-
-
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+    rest, small = round(seconds), "s"
+    for unit, size, limit in (("min", 60, 60), ("h", 60, 24), ("d", 24, 0)):
+        count, part = divmod(rest, size)
+        if not count:
+            break
+        if count < limit or not limit:
+            return f"{count} {unit} {part} {small}" if part else f"{count} {unit}"
+        rest, small = count, unit
+    return f"{rest} {small}"
 
 
 def rough_duration(seconds: float) -> str:
-    """As an estimate is told: `40 s`, `12 min`, `2 h 10 min`."""
+    """An estimate: `40 s`, `12 min`, `2 h 10 min`."""
     if seconds < 90.0:
         return f"{max(1, round(seconds / 5.0)) * 5} s"
     minutes = round(seconds / 60.0)
@@ -264,17 +256,17 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def spans_text(ranks: RankSpans) -> str:
     """The same, of spans."""
-    told = [str(first) if first == last else f"{first}-{last}" for first, last in ranks]
-    if not told:
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in ranks]
+    if not texts:
         return "the job"
-    return f"{'rank' if len(told) == 1 and '-' not in told[0] else 'ranks'} {listed(told)}"
+    return f"{'rank' if len(texts) == 1 and '-' not in texts[0] else 'ranks'} {listed(texts)}"
 
 
-def clock_time(unix_s: float, zone: tzinfo | None, *, now: float | None = None) -> str:
-    """`23:10:05`, with the date when it is another day than now. zone None: this machine's."""
+def clock_time(unix_s: float, *, now: float | None = None) -> str:
+    """`23:10:05` in the zone of this machine, with the date unless that is today's."""
     try:
-        moment = datetime.fromtimestamp(unix_s, tz=zone).astimezone(zone)
-        today = None if now is None else datetime.fromtimestamp(now, tz=zone).astimezone(zone)
+        moment = datetime.fromtimestamp(unix_s)  # noqa: DTZ006 - local time, for people
+        today = None if now is None else datetime.fromtimestamp(now)  # noqa: DTZ006
     except (OverflowError, OSError, ValueError):
         return "at an unknown time"
     if today is not None and moment.date() == today.date():
@@ -282,9 +274,9 @@ def clock_time(unix_s: float, zone: tzinfo | None, *, now: float | None = None) 
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def precise_clock(unix_s: float, zone: tzinfo | None) -> str:
-    """`23:10:05.123`. zone None: this machine's."""
-    text = clock_time(int(unix_s), zone, now=unix_s)
+def precise_clock(unix_s: float) -> str:
+    """`23:10:05.123`."""
+    text = clock_time(int(unix_s), now=unix_s)
     return f"{text}.{int(unix_s * 1000) % 1000:03d}"
 
 
@@ -306,7 +298,7 @@ def command_title(argv: Sequence[str]) -> str:
 
 
 def short_path(path: str, base: str) -> str:
-    """Relative to base where it lies under it, cleaned."""
+    """The cleaned path, relative to base if it is below it."""
     pure = PurePath(path)
     if base and pure.is_absolute() and pure.is_relative_to(base) and path != base:
         return clean(str(pure.relative_to(base)), 1000)
@@ -314,7 +306,7 @@ def short_path(path: str, base: str) -> str:
 
 
 def percent_text(percent: float) -> str:
-    """Rounded down, for 100 % means finished."""
+    """Rounded down, because 100 % means finished."""
     return f"{int(percent)} %"
 
 
