@@ -18,10 +18,12 @@ def parents(row: ProcessRow, everybody: Mapping[int, ProcessRow]) -> Iterator[Pr
 
 
 class Kinship:
-    """Over members by pid; the mapping may change between two questions."""
+    """Over members and slots by pid; the members may change between two questions."""
 
-    def __init__(self, by_pid: Mapping[int, Member]) -> None:
+    def __init__(self, by_pid: Mapping[int, Member], slots: Mapping[int, SlotReading]) -> None:
         self._by_pid = by_pid
+        self._slots = slots
+        self.spawning = self._spawning()
 
     def ancestors(self, member: Member) -> Iterable[Member]:
         """Its parent, the parent's parent and so on, as far as they live."""
@@ -42,7 +44,7 @@ class Kinship:
             if above.role == "other"
         )
 
-    def spawning(self, slots: Mapping[int, SlotReading]) -> frozenset[int]:
+    def _spawning(self) -> frozenset[int]:
         """Scripts that are no rank themselves but have started the ranks.
 
         The parent of torch.multiprocessing.spawn, or a library's command that starts the script,
@@ -54,36 +56,28 @@ class Kinship:
             member.pid
             for member in self._by_pid.values()
             if member.role == "launcher"
-            and (slot := slots.get(member.pid)) is not None
+            and (slot := self._slots.get(member.pid)) is not None
             and _may_be_spawning(slot)
         }
         for member in self._by_pid.values():
-            slot = slots.get(member.pid)
+            slot = self._slots.get(member.pid)
             if slot is None or slot.role != "rank":
                 continue
             if (slot.world_size or 1) > 1 or slot.step is not None:
                 found.update(
                     above.pid
                     for above in self.ancestors(member)
-                    if above.pid in slots and _may_be_spawning(slots[above.pid])
+                    if above.pid in self._slots and _may_be_spawning(self._slots[above.pid])
                 )
         return frozenset(found)
 
-    def _ranks_above(
-        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
-    ) -> Iterable[SlotReading]:
+    def _ranks_above(self, member: Member) -> Iterable[SlotReading]:
         for above in self.ancestors(member):
-            slot = slots.get(above.pid)
-            if slot is not None and slot.role == "rank" and above.pid not in spawning:
+            slot = self._slots.get(above.pid)
+            if slot is not None and slot.role == "rank" and above.pid not in self.spawning:
                 yield slot
 
-    def inside_a_rank(
-        self,
-        member: Member,
-        slot: SlotReading,
-        slots: Mapping[int, SlotReading],
-        spawning: frozenset[int],
-    ) -> bool:
+    def inside_a_rank(self, member: Member, slot: SlotReading) -> bool:
         """A helper script started by a rank is not a rank, though it runs the same hooks.
 
         It inherits the rank's number, or makes a group of its own; a rank that another rank has
@@ -93,18 +87,16 @@ class Kinship:
             (slot.world_size or 1) == 1
             or slot.world_size != above.world_size
             or slot.rank == above.rank
-            for above in self._ranks_above(member, slots, spawning)
+            for above in self._ranks_above(member)
         )
 
-    def is_orphan(self, member: Member, slots: Mapping[int, SlotReading]) -> bool:
+    def is_orphan(self, member: Member) -> bool:
         """Nothing that a heartbeat is known of stands above it."""
-        return not any(above.pid in slots for above in self.ancestors(member))
+        return not any(above.pid in self._slots for above in self.ancestors(member))
 
-    def rank_above(
-        self, member: Member, slots: Mapping[int, SlotReading], spawning: frozenset[int]
-    ) -> int | None:
+    def rank_above(self, member: Member) -> int | None:
         """The rank that it works for."""
-        above = next(iter(self._ranks_above(member, slots, spawning)), None)
+        above = next(iter(self._ranks_above(member)), None)
         return None if above is None else above.rank or 0
 
 

@@ -32,7 +32,7 @@ from watchdog_train.supervisor.hands.daemons import NO_NAMES, Daemons, command_o
 from watchdog_train.supervisor.hands.exits import Departures
 from watchdog_train.supervisor.hands.gpu import GpuMemory, GpuWatch
 from watchdog_train.supervisor.hands.semaphores import Semaphores
-from watchdog_train.supervisor.hands.tree import ProcessTree, TreeLook
+from watchdog_train.supervisor.hands.tree import ProcessTree
 from watchdog_train.system import gpu
 from watchdog_train.system.protocol import stranger
 from watchdog_train.trusted_files import entries
@@ -187,17 +187,11 @@ class Sampler:
             urgent=mine.kill is None and _may_be_killed(state, mine),
         )
         gpu, members = self._gpu_use(look, now)
-        return Sample(
-            at=now,
+        return msgspec.structs.replace(
+            look,
             members=members,
-            cpu_s=look.cpu_s,
-            io_bytes=look.io_bytes,
             tcp_bytes=self._tcp_bytes(look, quiet=quiet),
             log_bytes=_log_bytes(self._attempt_dir),
-            births=look.births,
-            deaths=look.deaths,
-            empty_looks=look.empty_looks,
-            keeper_alive=look.keeper_alive,
             daemons=daemons,
             outliving=self._outliving(look, now) if exited_well else (),
             suspended_s=context.system.suspended_s(),
@@ -211,7 +205,7 @@ class Sampler:
             held_back=self._held_back(),
         )
 
-    def _outliving(self, look: TreeLook, now: float) -> tuple[Outliving, ...]:
+    def _outliving(self, look: Sample, now: float) -> tuple[Outliving, ...]:
         """What those who live on after a success do: of each that is not left, read anew."""
         found: list[Outliving] = []
         before, self._before = self._before, {}
@@ -241,7 +235,7 @@ class Sampler:
         ends = self._context.ends
         return ends is not None and self._context.display.holds_back and ends.are_waiting()
 
-    def _cpu_wait_s(self, look: TreeLook, now: float, *, quiet: bool) -> float | None:
+    def _cpu_wait_s(self, look: Sample, now: float, *, quiet: bool) -> float | None:
         """Only where all else is quiet: it takes 10 microseconds a thread."""
         if quiet:
             self._line_until = now + ASK_ON_S
@@ -256,9 +250,7 @@ class Sampler:
         self._line = cpu_wait.advance(self._line, ours, waits, now)
         return self._line.waited_s
 
-    def _gpu_use(
-        self, look: TreeLook, now: float
-    ) -> tuple[GpuUse | None, tuple[MemberSample, ...]]:
+    def _gpu_use(self, look: Sample, now: float) -> tuple[GpuUse | None, tuple[MemberSample, ...]]:
         """Of the job, and the members with that of each rank.
 
         Nobody is asked before something trains: most commands need no GPU.
@@ -296,7 +288,7 @@ class Sampler:
         ours = {*self.members_ever(), *self._context.children.pids(), os.getpid()}
         return tuple(map(self._name, self._strangers.look(self.rows.values(), ours, now)))
 
-    def _tcp_bytes(self, look: TreeLook, *, quiet: bool) -> int | None:
+    def _tcp_bytes(self, look: Sample, *, quiet: bool) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
 
         A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank

@@ -21,8 +21,8 @@ from watchdog_train.core.model import (
     ProcessId,
     ProcessRow,
     Role,
+    Sample,
     SlotReading,
-    Value,
 )
 from watchdog_train.core.starting.command_line import starts_ranks
 from watchdog_train.supervisor.hands.accounts import Accounts
@@ -75,18 +75,6 @@ _HELPERS = {
     "torch_shm_manager": "torch_shm_manager",
     "multiprocessing.forkserver": "forkserver",
 }
-
-
-class TreeLook(Value):
-    """The tree at one moment, and totals that only grow."""
-
-    members: tuple[MemberSample, ...]
-    cpu_s: float | None
-    io_bytes: int | None
-    births: int
-    deaths: int
-    empty_looks: int
-    keeper_alive: bool
 
 
 class ProcessTree:
@@ -151,8 +139,8 @@ class ProcessTree:
         now: float,
         thorough: bool = False,
         left: frozenset[ProcessId] = frozenset(),
-    ) -> TreeLook:
-        """Bring the record up to date and sample it.
+    ) -> Sample:
+        """Bring the record up to date and sample it; traffic and output are not in the sample.
 
         `thorough`: search all processes for our token, too, as twice a minute. Members in `left`
         are not ours to kill: nobody waits for their end.
@@ -180,10 +168,13 @@ class ProcessTree:
             self._empty_looks = 0
         elif thorough:
             self._empty_looks += 1
-        return TreeLook(
+        return Sample(
+            at=now,
             members=samples,
             cpu_s=self._accounts.cpu_s if self._accounts.cpu_known else None,
             io_bytes=self._accounts.io_bytes if self._accounts.io_known else None,
+            tcp_bytes=None,
+            log_bytes=0,
             births=self._births,
             deaths=self._deaths,
             empty_looks=self._empty_looks,
@@ -326,15 +317,14 @@ class ProcessTree:
             self._bury(identity)
         self._accounts.begin(gone)
         self._by_pid = {member.pid: member for member in self._members.values()}
-        kin = Kinship(self._by_pid)
-        spawning = kin.spawning(slots)
+        kin = Kinship(self._by_pid, slots)
         wrappers = kin.wrappers()
         for identity, member in list(self._members.items()):
             row = rows[identity.pid]
             slot = slots.get(identity.pid)
             if slot is not None and slot.start not in (0, identity.start):
                 slot = None
-            known = self._identify(member, row, slot, slots, spawning, kin=kin)
+            known = self._identify(member, row, slot, kin)
             self._members[identity] = self._by_pid[identity.pid] = known
             if known.role != "keeper":
                 self._accounts.count(row)
@@ -371,14 +361,7 @@ class ProcessTree:
         self._deaths += 1
 
     def _identify(
-        self,
-        member: Member,
-        row: ProcessRow,
-        slot: SlotReading | None,
-        slots: Mapping[int, SlotReading],
-        spawning: frozenset[int],
-        *,
-        kin: Kinship,
+        self, member: Member, row: ProcessRow, slot: SlotReading | None, kin: Kinship
     ) -> Member:
         """Fill in what a slot says, and notice an exec since the last look."""
         if member.role == "keeper":
@@ -391,14 +374,14 @@ class ProcessTree:
         if slot is not None and slot.role != "unknown":
             role = slot.role
             rank, local_rank, worker = slot.rank, slot.local_rank, slot.worker
-            if member.pid in spawning:
+            if member.pid in kin.spawning:
                 role, rank, local_rank = "launcher", None, None
-            if role == "other" and slot.trains and kin.is_orphan(member, slots):
+            if role == "other" and slot.trains and kin.is_orphan(member):
                 role = "rank"  # a script that has daemonized: a fork of the first process
-            if role == "rank" and kin.inside_a_rank(member, slot, slots, spawning):
+            if role == "rank" and kin.inside_a_rank(member, slot):
                 role, rank = "other", None
             if role in ("worker", "other") and rank is None:
-                rank = kin.rank_above(member, slots, spawning)
+                rank = kin.rank_above(member)
         if role == "rank" and rank is None:
             rank = 0
         return Member(
