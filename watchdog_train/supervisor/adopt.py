@@ -19,12 +19,13 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, environment_again
 from watchdog_train.supervisor.hands.keeper_records import stream_files
 from watchdog_train.supervisor.hands.launch import hold_streams
 from watchdog_train.supervisor.job_task import own_task
-from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
+from watchdog_train.supervisor.setup import RunSession, link_of, take_lock, this_supervisor
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
 from watchdog_train.trusted_files import ENVIRONMENT as HELD
@@ -57,6 +58,7 @@ def adopt_run(
         others_ended = stop_mode is not None and is_begun_again(task, os.environ)
         if others_ended or (stop_mode is not None and task is not None and task.task):
             task = None  # it is stopped without the others
+        children = ChildTable(system)
         session = RunSession(
             directory,
             load_policy(directory.config, None, {}, limits=state.limits),
@@ -68,6 +70,8 @@ def adopt_run(
             state=state,
             lock=lock,
             task=task,
+            children=children,
+            link=link_of(task, children),
         )
         if state.crew is None and stop_mode is None:
             session.context.unled = _task_of(session, state)

@@ -34,9 +34,8 @@ from watchdog_train.supervisor.duplicates import (
     refuse_unwatched,
     training_key,
 )
-from watchdog_train.supervisor.hands.link.start import meet
 from watchdog_train.supervisor.job_task import environment_of, is_led, own_task
-from watchdog_train.supervisor.setup import RunSession, take_lock, this_supervisor
+from watchdog_train.supervisor.setup import RunSession, link_of, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
@@ -173,7 +172,7 @@ def reopen_run(
         refuse_unwatched(twins)
         refuse_twins(twins)
     children = ChildTable(system)
-    link = meet(task, children) if task is not None else None
+    link = link_of(task, children)
     write_settings(
         directory,
         policy,

@@ -86,6 +86,26 @@ def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
     return lock
 
 
+def link_of(task: JobTask | None, children: ChildTable) -> Link | None:
+    """The link of a task of a job that is led; a run alone does without the link's modules.
+
+    Raises:
+        WtrainError: the other tasks cannot be reached.
+    """
+    if task is None:
+        return None
+    from watchdog_train.supervisor.hands.link.start import meet
+
+    return meet(task, children)
+
+
+def _control_page(slot_dir: Path) -> ControlPage | None:
+    with suppress(OSError):
+        path = slot_dir / "control"
+        return ControlPage.open(path) if path.exists() else ControlPage.create(path)
+    return None
+
+
 def _supervisor_of(context: Context, state: State, task: JobTask | None) -> Supervisor:
     """The supervisor of a run: of its own, of a leader, or of an agent."""
     if task is not None and context.link is not None:
@@ -118,91 +138,66 @@ class RunSession:
         reopen: bool = False,
         lock: RunLock | None = None,
         task: JobTask | None = None,
-        children: ChildTable | None = None,
-        link: Link | None = None,
+        children: ChildTable,
+        link: Link | None,
     ) -> None:
         """Hold the run, where `state` was read while `lock` was held; without a lock it is taken.
 
         `reopen`: the run was over. Of a job that is led the first task leads, others are agents.
 
         Raises:
-            WtrainError: another supervisor holds it, or the other tasks cannot be reached.
+            WtrainError: another supervisor holds it.
         """
         self.directory = directory
-        self._new_slots = state is None or not state.run_id or reopen
-        refuse_little_room(NEEDED_TASKS if self._new_slots else WATCHING_TASKS)
-        self.system = current()
-        self._lock = lock if lock is not None else take_lock(directory, self.system)
-        self._terminal, self._display = terminal, display
-        self._environment, self._cwd, self._foreground = dict(environment), cwd, foreground
+        new_slots = state is None or not state.run_id or reopen
+        refuse_little_room(NEEDED_TASKS if new_slots else WATCHING_TASKS)
+        self.system = system = current()
+        self._lock = lock if lock is not None else take_lock(directory, system)
         self.task = task
         try:
-            children = children if children is not None else ChildTable(self.system)
-            if task is not None and link is None:
-                from watchdog_train.supervisor.hands.link.start import meet
-
-                link = meet(task, children)
-            self.context = self._build(policy, remedies, state, children)
-            self.context.link = link
+            slot_dir = self._slot_dir(None if new_slots else state)
+            spill_dir = private_runtime_directory("spill", directory.run_id, make=True)
+            staging = private_runtime_directory("staging", directory.run_id, make=True)
+            system.become_subreaper()
+            log = EventLog.open(directory.events, spill_dir=spill_dir)
+            signals = SignalQueue()
+            display.on_room(signals.wake)
+            self.context = Context(
+                directory=directory,
+                policy=policy,
+                system=system,
+                log=log,
+                trace=TraceFile(directory.trace, poll_s=policy.detection.poll_s, beside=log.beside),
+                children=children,
+                tasks=Tasks(children),
+                signals=signals,
+                remedies=remedies,
+                run_id=directory.run_id,
+                scope=scope_of(system),
+                cwd=cwd,
+                slot_dir=slot_dir,
+                control=_control_page(slot_dir) if slot_dir is not None else None,
+                staging_dir=staging or directory.path / "staging",
+                terminal=terminal,
+                display=display,
+                environment=dict(environment),
+                foreground=foreground,
+                ignore_hup=hasattr(signal, "SIGHUP")
+                and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+                oom_kills_before=oom_kills(),
+                link=link,
+            )
             self.supervisor = _supervisor_of(self.context, state or State(), task)
         except BaseException:
             self._lock.release()
             raise
 
-    def _build(
-        self,
-        policy: Policy,
-        remedies: Mapping[str, Remedy],
-        state: State | None,
-        children: ChildTable,
-    ) -> Context:
-        system, directory = self.system, self.directory
-        slot_dir = self._slot_dir(state)
-        control = None
-        if slot_dir is not None:
-            with suppress(OSError):
-                path = slot_dir / "control"
-                control = ControlPage.open(path) if path.exists() else ControlPage.create(path)
-        spill_dir = private_runtime_directory("spill", directory.run_id, make=True)
-        staging = private_runtime_directory("staging", directory.run_id, make=True)
-        system.become_subreaper()
-        hup_ignored = (
-            hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        )
-        log = EventLog.open(directory.events, spill_dir=spill_dir)
-        signals = SignalQueue()
-        self._display.on_room(signals.wake)
-        return Context(
-            directory=directory,
-            policy=policy,
-            system=system,
-            log=log,
-            trace=TraceFile(
-                directory.trace,
-                poll_s=policy.detection.poll_s,
-                beside=log.beside,
-            ),
-            children=children,
-            tasks=Tasks(children),
-            signals=signals,
-            remedies=remedies,
-            run_id=directory.run_id,
-            scope=scope_of(system),
-            cwd=self._cwd,
-            slot_dir=slot_dir,
-            control=control,
-            staging_dir=staging or directory.path / "staging",
-            terminal=self._terminal,
-            display=self._display,
-            environment=self._environment,
-            foreground=self._foreground,
-            ignore_hup=hup_ignored,
-            oom_kills_before=oom_kills(),
-        )
-
     def _slot_dir(self, state: State | None) -> Path | None:
-        """The directory for heartbeat slots, made private; None where there is no place for it."""
-        if state is not None and not self._new_slots:
+        """The directory for heartbeat slots, made private; None where there is no place for it.
+
+        A state names that of a run that goes on.
+        """
+        if state is not None:
             known = Path(state.slot_dir) if state.slot_dir is not None else None
             return known if known is not None and known.is_dir() else None
         chosen = self.system.slot_directory(self.directory.run_id)

@@ -37,7 +37,7 @@ from watchdog_train.supervisor.job_task import (
     own_task,
 )
 from watchdog_train.supervisor.resources import refuse_little_room
-from watchdog_train.supervisor.setup import RunSession
+from watchdog_train.supervisor.setup import RunSession, link_of
 from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_whole
@@ -82,11 +82,7 @@ def start_run(
     elif task is None and policy.job.coordination is not None:
         display.say("wtrain: this is the only task of its job: there is nobody to meet")
     children = ChildTable(system)
-    link = None
-    if leads is not None:
-        from watchdog_train.supervisor.hands.link.start import meet
-
-        link = meet(leads, children)
+    link = link_of(leads, children)
     directory = create(runs_dir, name, time.time())
     write_settings(directory, policy, os.environ, hint="choose another place with --runs-dir")
     session = RunSession(
