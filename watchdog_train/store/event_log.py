@@ -125,7 +125,6 @@ class EventLog:
 
     @property
     def seq(self) -> int:
-        """Number of the newest event."""
         return self._seq
 
     def append(self, event: AnyEvent, attempt: int) -> AnyEvent:

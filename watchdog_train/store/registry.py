@@ -47,7 +47,6 @@ class LiveRun(Value):
 
     @property
     def directory(self) -> RunDirectory:
-        """Its files."""
         return RunDirectory(Path(self.run_dir))
 
 
@@ -83,7 +82,6 @@ def register(
 
 
 def forget(run: RunDirectory) -> None:
-    """Take an ended run off the list."""
     with contextlib.suppress(OSError):
         entry_path(run.run_id).unlink(missing_ok=True)
 

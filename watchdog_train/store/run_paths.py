@@ -37,7 +37,6 @@ class RunDirectory(msgspec.Struct, frozen=True):
 
     @property
     def run_id(self) -> str:
-        """The directory's name."""
         return self.path.name
 
     @property
@@ -54,12 +53,10 @@ class RunDirectory(msgspec.Struct, frozen=True):
 
     @property
     def events(self) -> Path:
-        """The event log."""
         return self.path / "events.jsonl"
 
     @property
     def config(self) -> Path:
-        """The settings in effect."""
         return self.path / "config.yaml"
 
     @property
@@ -79,7 +76,6 @@ class RunDirectory(msgspec.Struct, frozen=True):
 
     @property
     def lock(self) -> Path:
-        """Held by the supervisor of this run."""
         return self.path / "lock"
 
     @property
@@ -89,17 +85,14 @@ class RunDirectory(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> Path:
-        """Where commands leave requests for the supervisor."""
         return self.path / "requests"
 
     @property
     def attempts(self) -> Path:
-        """One folder per attempt."""
         return self.path / "attempts"
 
     @property
     def stalls(self) -> Path:
-        """One folder per evidence bundle."""
         return self.path / "stalls"
 
     @property
@@ -115,7 +108,6 @@ class RunDirectory(msgspec.Struct, frozen=True):
         return self.attempts / f"{number:04d}"
 
     def plan(self, number: int) -> Path:
-        """The plan of an attempt."""
         return self.attempt(number) / "plan.json"
 
     @property
@@ -129,7 +121,6 @@ class RunDirectory(msgspec.Struct, frozen=True):
         return self.kept_copies / digest / os.path.basename(path)
 
     def stall(self, stall_id: str) -> Path:
-        """The bundle with this id."""
         return self.stalls / stall_id
 
     def hold(self) -> None:

@@ -34,7 +34,6 @@ class SideFiles:
         """Judged, and without a side file so far."""
 
     def forget(self) -> None:
-        """Another attempt begins."""
         self._known.clear()
         self._silent.clear()
 

@@ -137,7 +137,6 @@ def _unfinished(directory: RunDirectory) -> State:
 
 
 def _task_of(session: RunSession, state: State) -> JobTask | None:
-    """Of a job whose tasks are each on their own."""
     context = session.context
     with suppress(WtrainError):  # said when the run was started
         return own_task(context.environment, context.system, context.policy.job, state.launcher)

@@ -61,7 +61,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self.identity.pid
 
 

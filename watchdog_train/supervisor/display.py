@@ -55,7 +55,6 @@ class Tail:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there was a file."""
         return bool(self._files)
 
     @property
@@ -92,7 +91,6 @@ class Tail:
         return skipped
 
     def close(self) -> None:
-        """Let go of the files."""
         while self._files:
             os.close(self._files.popleft())
         if self._gate >= 0:

@@ -39,7 +39,6 @@ def order_for(
     policy: Policy,
     message: str | None,
 ) -> Order:
-    """What the child is to do for one event."""
     return Order(
         commands=tuple((one.number, one.command) for one in wanted(policy).get(name, ())),
         event=envelope(name, data, state, message),

@@ -42,7 +42,6 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
     gpu_seen: GpuSeen
 
     def look(self, verdict: Verdict) -> EvidenceRequest:
-        """The cheap look at a suspicion."""
         stall_id = f"{len(self.state.stalls) + 1:04d}"
         folder = self.context.staging_dir / f"look-{stall_id}"
         said = self._verdict("hang", verdict)
@@ -51,7 +50,6 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(request, silence=silence)
 
     def bundle(self, action: a.StartEvidence) -> EvidenceRequest:
-        """All there is to know."""
         folder = self.context.directory.stall(action.stall_id)
         said = self._verdict(action.kind, action.verdict)
         return self._request(

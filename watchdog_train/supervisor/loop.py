@@ -129,7 +129,6 @@ class Supervisor:
             context.display.say(line)
 
     def close(self) -> None:
-        """End what looks for us."""
         self._observer.close()
         self._performer.close()
 

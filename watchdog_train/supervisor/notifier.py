@@ -76,7 +76,6 @@ class Undelivered(msgspec.Struct):
         return tuple(each.topic for each in self.on_the_way)
 
     def arrived(self) -> None:
-        """The service took it."""
         self.left_out -= self.left_out_told
         self.on_the_way, self.failures = (), 0
 
@@ -131,7 +130,6 @@ class Notifier:
         self._clock = clock
 
     def follow(self, event: e.AnyEvent, state: State) -> None:
-        """Keep what is worth telling."""
         told = news(event, state) if self._channels else None
         if told is None:
             return

@@ -173,12 +173,10 @@ class Observer:
         return self._sample.at - self._calm_since > CALM_S
 
     def close(self) -> None:
-        """End what looks for us."""
         for each in self._hands:
             each.close()
 
     def observe(self, state: State) -> Observation:
-        """Everything seen at this moment."""
         context = self._context
         context.children.poll()
         context.tasks.poll()

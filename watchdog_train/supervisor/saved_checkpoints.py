@@ -111,7 +111,6 @@ class SavesSeen:
         self._saves: tuple[SaveRecord, ...] = ()
 
     def forget(self) -> None:
-        """Another attempt begins."""
         self._next, self._saves = 0.0, ()
 
     def look(self, attempt: AttemptRecord | None, now: float) -> tuple[SaveRecord, ...]:

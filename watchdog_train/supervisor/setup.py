@@ -267,13 +267,11 @@ class RunSession:
 
     @property
     def exit_code(self) -> int:
-        """What the command exits with."""
         code = self.supervisor.state.exit_code
         return code if code is not None else EXIT_OUR_BUG
 
     @property
     def why(self) -> str:
-        """Why the run ended, in words."""
         return why_text(self.supervisor.state.why or Why("unknown"))
 
     def close_with_words(self) -> None:

@@ -80,7 +80,6 @@ class SignalQueue:
         signal.signal(signal.SIGTSTP, self._queue)
 
     def restore(self) -> None:
-        """Give the signals back."""
         signal.set_wakeup_fd(self._previous_wakeup)
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -111,7 +111,6 @@ class Metrics:
             yield e.Noticed(kind="metrics", pids=(), why=why)
 
     def finish(self, state: State) -> None:
-        """The last numbers."""
         if self._file is not None:
             progress: RunProgress = state.progress
             self._writer.write(self._file, metrics_text(state, None, progress))

@@ -126,7 +126,6 @@ class StatusLine:
         return self.take_away() + data
 
     def hide(self, *, resized: bool = False) -> None:
-        """Leave the line as it was found."""
         if self._shown is not None:
             self._outlet.put(self.take_away(resized=resized), stays=False)
 

@@ -89,7 +89,6 @@ class Tasks:
         setattr(self, name, None)
 
     def collect(self, request: EvidenceRequest) -> None:
-        """Start a look or a full collection."""
         name: TaskName = "look" if request.mode == "look" else "evidence"
 
         def finish(helper: Helper) -> None:

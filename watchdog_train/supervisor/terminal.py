@@ -166,7 +166,6 @@ class Outlet:
             return self.is_dead or not self._queued_bytes
 
     def stop(self) -> None:
-        """Nothing more goes here."""
         with self._changed:
             self.is_dead = True
             self._queue.clear()

@@ -68,7 +68,6 @@ class LinuxSystem:
 
     # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
-        """The kernel's random id of this boot."""
         text = proc.read("/proc/sys/kernel/random/boot_id")
         return text.decode().strip() if text else None
 
@@ -78,7 +77,6 @@ class LinuxSystem:
         return ProcessId(pid, found.start) if found else None
 
     def is_alive(self, who: ProcessId) -> bool | None:
-        """Whether this very process lives."""
         found = proc.read_stat(who.pid)
         if found is None:
             return None if proc.exists(who.pid) else False
@@ -105,13 +103,11 @@ class LinuxSystem:
         return rows
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
-        """A full look."""
         stats = (proc.read_stat(pid, strict=True) for pid in proc.list_pids())
         return {found.pid: found.row() for found in stats if found}
 
     # -- what about it ---------------------------------------------------------
     def command_line(self, pid: int) -> tuple[str, ...] | None:
-        """Its arguments, as it shows them."""
         return proc.command_line(pid)
 
     def user_id(self, pid: int) -> int | None:
@@ -154,15 +150,12 @@ class LinuxSystem:
         return None if stdin is None else _HUMAN_END.match(stdin) is not None
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
-        """By the mask of caught signals."""
         return _in_mask(pid, "SigCgt", signal_number)
 
     def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
-        """By the mask of ignored signals."""
         return _in_mask(pid, "SigIgn", signal_number)
 
     def process_group(self, pid: int) -> int | None:
-        """As the kernel says."""
         with suppress(ProcessLookupError, PermissionError):
             return os.getpgid(pid)
         return None
@@ -189,15 +182,12 @@ class LinuxSystem:
         return found
 
     def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
-        """By its descriptors in /proc."""
         return proc.open_files(pid)
 
     def shared_mappings(self, pid: int) -> frozenset[str] | None:
-        """By its maps."""
         return proc.shared_mappings(pid)
 
     def connections(self) -> Connections | None:
-        """As netlink lists them."""
         with suppress(OSError):
             return sock_diag.connections()
         return None
@@ -291,7 +281,6 @@ class LinuxSystem:
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 0.0)
 
     def shared_memory_names(self) -> Mapping[str, int] | None:
-        """What /dev/shm lists, without our own."""
         with suppress(OSError), os.scandir(SHARED_MEMORY) as listed:
             return {
                 one.name: one.inode()
@@ -369,7 +358,6 @@ class PidfdWatch:
         return None if raw is None else os.waitstatus_to_exitcode(raw)
 
     def close(self) -> None:
-        """Let go of it."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -53,13 +53,11 @@ class PortableSystem(ProcessSystem):
 
     # -- who -----------------------------------------------------------------
     def identity(self, pid: int) -> ProcessId | None:
-        """The process that has this pid now."""
         with suppress(*REFUSED):
             return ProcessId(pid, _start(psutil.Process(pid)))
         return None
 
     def is_alive(self, who: ProcessId) -> bool | None:
-        """Whether this very process lives."""
         try:
             process = psutil.Process(who.pid)
             return _start(process) == who.start and _state(process) not in ("Z", "X")
@@ -71,7 +69,6 @@ class PortableSystem(ProcessSystem):
     def snapshot(
         self, known: Iterable[ProcessId] = (), *, full: bool = False
     ) -> Mapping[int, ProcessRow]:
-        """Known processes with their I/O, and those not seen before, or everybody."""
         starts = {who.pid: who.start for who in known}
         pids = _pids()
         seen, self._seen = self._seen, set(pids)
@@ -79,12 +76,10 @@ class PortableSystem(ProcessSystem):
         return _rows(wanted, starts)
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
-        """A full look."""
         return _rows(_pids(), {})
 
     # -- what about it ---------------------------------------------------------
     def command_line(self, pid: int) -> tuple[str, ...] | None:
-        """Its arguments, as it shows them."""
         with suppress(*REFUSED):
             return tuple(psutil.Process(pid).cmdline())
         return None
@@ -137,7 +132,6 @@ class PortableSystem(ProcessSystem):
 
     # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
-        """In the user's runtime directory."""
         return private_directory(run_id)
 
     def monotonic(self) -> float:

@@ -90,13 +90,11 @@ def read(path: str, cap_bytes: int = READ_CAP_BYTES, *, strict: bool = False) ->
 
 
 def text(path: str, cap_bytes: int = READ_CAP_BYTES) -> str | None:
-    """The same as text."""
     found = read(path, cap_bytes)
     return None if found is None else found.decode("utf-8", "replace")
 
 
 def exists(pid: int) -> bool:
-    """Whether /proc shows a process with this pid."""
     return os.path.exists(f"/proc/{pid}")
 
 
@@ -272,7 +270,6 @@ def parse_io_bytes(text: bytes) -> int | None:
 
 
 def read_io_bytes(pid: int) -> int | None:
-    """The same of a process."""
     text = read(f"/proc/{pid}/io", SMALL_BYTES)
     return parse_io_bytes(text) if text else None
 

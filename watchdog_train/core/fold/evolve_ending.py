@@ -14,7 +14,6 @@ _replace = msgspec.structs.replace
 
 
 def _stop_requested(state: State, event: e.StopRequested) -> State:
-    """Somebody wants the run to end."""
     if state.stop is not None and state.stop.mode == "now":
         return state
     # The first request names the exit code; a second one only shortens the way.
@@ -94,7 +93,6 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
 
 
 def _signalling(state: State, event: e.Signalling) -> State:
-    """A stage of a kill sequence begins."""
     tree = state.tree(event.host)
     before = tree.kill if tree is not None else None
     stage_mono: float = event.mono
@@ -131,7 +129,6 @@ def _signalled(state: State, event: e.Signalled) -> State:
 
 
 def _kept(state: State, event: e.CheckpointKept) -> State:
-    """A copy of a file that is overwritten in place."""
     others = tuple(one for one in state.kept if one.path != event.path)
     kept = KeptCopy(
         path=event.path,

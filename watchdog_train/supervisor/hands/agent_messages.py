@@ -120,7 +120,6 @@ UP = msgspec.msgpack.Decoder(Report | Parcel)
 
 
 def encode(message: Orders | Report | Parcel) -> bytes:
-    """Its bytes."""
     data = ENCODER.encode(message)
     return PLAIN + data if len(data) <= PLAIN_BYTES else PACKED + zlib.compress(data, 1)
 
@@ -197,7 +196,6 @@ class Outbox:
         return not (self._requests or self._until or self._parcel)
 
     def ask(self, request: Request) -> None:
-        """Pass a person's request on."""
         self._requests.append(request)
 
     def send_file(self, path: Path, cap_bytes: int) -> None:

@@ -66,7 +66,6 @@ class Daemons:
         self.forget()
 
     def forget(self) -> None:
-        """Another attempt begins."""
         self._sessions: set[int] = set()
         self._commands: dict[str, ProcessId] = {}
         """Of everybody who belongs to the training for sure, the dead included."""

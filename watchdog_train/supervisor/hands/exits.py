@@ -54,7 +54,6 @@ class Ending:
             self._watch = self._context.system.watch_exit(root)
 
     def close(self) -> None:
-        """Let go of the root."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -218,7 +217,6 @@ class Departures:
         return end
 
     def forget(self) -> None:
-        """Let go of everything: the attempt is over."""
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()

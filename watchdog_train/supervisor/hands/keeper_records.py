@@ -31,7 +31,6 @@ class KeeperRecord(Value):
     """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
 
     def keeper(self, system: ProcessSystem) -> ProcessId:
-        """The keeper itself."""
         return _identity(system, self.keeper_pid, self.keeper_start)
 
     def root(self, system: ProcessSystem) -> ProcessId | None:

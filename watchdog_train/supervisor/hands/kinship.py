@@ -95,7 +95,6 @@ class Kinship:
         return not any(above.pid in self._slots for above in self.ancestors(member))
 
     def rank_above(self, member: Member) -> int | None:
-        """The rank that it works for."""
         above = next(iter(self._ranks_above(member)), None)
         return None if above is None else above.rank or 0
 

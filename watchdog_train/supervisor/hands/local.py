@@ -1,6 +1,5 @@
 """This machine: looks at the processes of an attempt, starts them, signals them, cleans up."""
 
-# ruff: noqa: D102 - Hands says what each method does
 from __future__ import annotations
 
 import re

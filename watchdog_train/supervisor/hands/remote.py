@@ -3,7 +3,7 @@
 Everything a rule needs is in the newest report; nothing here waits for one.
 """
 
-# ruff: noqa: D102, ARG002 - Hands says what each method does
+# ruff: noqa: ARG002 - Hands says what each method does
 from __future__ import annotations
 
 import os

@@ -114,7 +114,6 @@ class Sampler:
         self._semaphores.forget()
 
     def close(self) -> None:
-        """End what looks for us."""
         if self._gpus is not None:
             self._gpus.close()
 

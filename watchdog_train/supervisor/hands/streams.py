@@ -89,7 +89,6 @@ class Ends:
         return False
 
     def for_keeper(self) -> tuple[int, ...]:
-        """What the keeper needs of them."""
         wake = () if self.wake_write < 0 else (self.wake_write,)
         ranks = (fd for rank in self._ranks for ends in rank.values() for fd in ends)
         ours = (*self._reads.values(), *self._gate_reads.values())

@@ -110,7 +110,6 @@ class Listener:
         return found
 
     def close(self) -> None:
-        """Listen no more."""
         self.socket.close()
         release_runtime_directory(self.path.parent, with_content=True)
         os.close(self.lock)
