@@ -30,6 +30,16 @@ _RUN_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-(?P<tail>[0-9a-f]{4})
 _RUNS_LISTED = 100_000
 
 
+class _Inside:
+    """A file or folder of a run, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, _: object = None) -> Path:
+        return run.path / self._name
+
+
 class RunDirectory(msgspec.Struct, frozen=True):
     """The files of one run."""
 
@@ -51,49 +61,20 @@ class RunDirectory(msgspec.Struct, frozen=True):
         match = _RUN_ID.fullmatch(self.run_id)
         return match["stamp"] if match else ""
 
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def environment(self) -> Path:
-        """The user's environment without secrets, for `wtrain restart`."""
-        return self.path / "environment.json"
-
-    @property
-    def trace(self) -> Path:
-        """The sampled signals; its older part lies beside it."""
-        return self.path / "trace.jsonl"
-
-    @property
-    def present(self) -> Path:
-        """The checkpoints that were there when the run began."""
-        return self.path / "present.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "lock"
-
-    @property
-    def slot_dir_file(self) -> Path:
-        """Text file that holds the path of the slot directory."""
-        return self.path / "slot_dir"
-
-    @property
-    def requests(self) -> Path:
-        return self.path / "requests"
-
-    @property
-    def attempts(self) -> Path:
-        return self.path / "attempts"
-
-    @property
-    def stalls(self) -> Path:
-        return self.path / "stalls"
+    events = _Inside("events.jsonl")
+    config = _Inside("config.yaml")
+    environment = _Inside("environment.json")
+    """The user's environment without secrets, for `wtrain restart`."""
+    trace = _Inside("trace.jsonl")
+    """The sampled signals; its older part lies beside it."""
+    present = _Inside("present.json")
+    """The checkpoints that were there when the run began."""
+    lock = _Inside("lock")
+    slot_dir_file = _Inside("slot_dir")
+    """Text file that holds the path of the slot directory."""
+    requests = _Inside("requests")
+    attempts = _Inside("attempts")
+    stalls = _Inside("stalls")
 
     @property
     def spill_dir(self) -> Path | None:
@@ -110,10 +91,8 @@ class RunDirectory(msgspec.Struct, frozen=True):
     def plan(self, number: int) -> Path:
         return self.attempt(number) / "plan.json"
 
-    @property
-    def kept_copies(self) -> Path:
-        """Copies of checkpoint files that the script overwrites in place."""
-        return self.path / "kept"
+    kept_copies = _Inside("kept")
+    """Copies of checkpoint files that the script overwrites in place."""
 
     def kept(self, path: str) -> Path:
         """Where the copy of this file belongs."""

@@ -98,24 +98,19 @@ def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
     return tuple(found[:cap][::-1]) if cap > 0 else ()
 
 
-def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> tuple[str, ...]:
+def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> None:
     """Remove the slots of processes that are gone; notes and dumps with them stay evidence.
 
     `is_alive` tells by pid and start (0: unknown start); None when it cannot be told, and then the
     slot stays.
     """
-    removed: list[str] = []
     for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX):
         data = _read(slot_dir / name, layout.SLOT_BYTES)
         answer = decode(pid, data) if data is not None else None
         start = answer.start if isinstance(answer, SlotReading) else 0
         if is_alive(pid, start) is False:
-            try:
+            with suppress(OSError):
                 (slot_dir / name).unlink()
-            except OSError:
-                continue
-            removed.append(name)
-    return tuple(removed)
 
 
 def decode(pid: int, data: bytes) -> SlotReading | str | None:

@@ -45,7 +45,6 @@ class TraceFile:
     ) -> None:
         self.trouble: str | None = None
         """Why samples are missing; None when none are."""
-        self.lost = 0
         self._path = path
         self._header = header_line(poll_s)
         self._part_bytes = cap_bytes // 2
@@ -56,7 +55,7 @@ class TraceFile:
     def append(self, line: bytes) -> None:
         """Have a line written, some time; never waits."""
         if not self._beside(lambda: self._write(line)):
-            self._lose("the disk does not answer")
+            self.trouble = "the disk does not answer"
 
     def close(self) -> None:
         """After the writer thread has ended."""
@@ -79,7 +78,7 @@ class TraceFile:
             trouble = error.strerror or str(error)
         if trouble is not None:
             self.close()
-            self._lose(trouble)
+            self.trouble = trouble
 
     def _open(self) -> None:
         """Go on where a supervisor before has stopped, on a line of our own."""
@@ -95,10 +94,6 @@ class TraceFile:
         self.close()
         rename(self._path, older_part(self._path))
         self._open()
-
-    def _lose(self, why: str) -> None:
-        self.lost += 1
-        self.trouble = why
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -91,7 +91,7 @@ def _wait_for_report(read_fd: int) -> Report:
 
 def _become_daemon(supervise: Supervise, write_fd: int) -> NoReturn:
     if sys.platform == "win32":
-        raise AssertionError("in_background() has refused")
+        raise AssertionError("refuse_to_detach() has refused")
     os.setsid()
     if os.fork() != 0:
         os._exit(0)

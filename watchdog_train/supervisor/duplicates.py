@@ -73,37 +73,26 @@ def _lives(run: LiveRun, system: ProcessSystem) -> bool:
     return any(system.is_alive(who) for who in known)
 
 
-def refuse_twins(twins: Twins) -> None:
-    """Do not start beside a supervised run of the same training.
+def refuse_twins(twins: Twins, *, unwatched: bool = False) -> None:
+    """Do not start beside a supervised run of this training, nor (`unwatched`) beside an orphan.
 
     Raises:
         WtrainError: exit code 78: there is one.
     """
-    if twins.supervised:
-        run = twins.supervised[0]
-        raise WtrainError(
-            f"the same training is supervised already: {run.run_id} (pid {run.pid})",
-            hint=(
-                f"wtrain status {run.run_id}, wtrain attach {run.run_id} or "
-                f"wtrain stop {run.run_id}; --duplicates ignore starts beside it"
-            ),
-            reference="run-duplicate",
-        )
-
-
-def refuse_unwatched(twins: Twins) -> None:
-    """Do not start beside a training of which only the supervisor is gone.
-
-    Raises:
-        WtrainError: exit code 78: there is one.
-    """
-    if twins.unwatched:
+    if unwatched and twins.unwatched:
         run = twins.unwatched[-1]
-        raise WtrainError(
-            f"the same training lives already and nobody watches it: {run.run_id}",
-            hint=f"wtrain adopt {run.run_id} goes on with it; wtrain stop {run.run_id} ends it",
-            reference="run-duplicate",
+        message = f"the same training lives already and nobody watches it: {run.run_id}"
+        hint = f"wtrain adopt {run.run_id} goes on with it; wtrain stop {run.run_id} ends it"
+    elif twins.supervised:
+        run = twins.supervised[0]
+        message = f"the same training is supervised already: {run.run_id} (pid {run.pid})"
+        hint = (
+            f"wtrain status {run.run_id}, wtrain attach {run.run_id} or "
+            f"wtrain stop {run.run_id}; --duplicates ignore starts beside it"
         )
+    else:
+        return
+    raise WtrainError(message, hint=hint, reference="run-duplicate")
 
 
 def ancestors(rows: Mapping[int, ProcessRow]) -> list[int]:

@@ -41,47 +41,35 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
     sight: a.TreeSight
     gpu_seen: GpuSeen
 
-    def look(self, verdict: Verdict) -> EvidenceRequest:
-        stall_id = f"{len(self.state.stalls) + 1:04d}"
-        folder = self.context.staging_dir / f"look-{stall_id}"
-        said = self._verdict("hang", verdict)
-        request = self._request("look", stall_id, "stall", out_dir=folder, verdict=said)
-        silence = Silence(phase=verdict.phase, early=verdict.early)
-        return msgspec.structs.replace(request, silence=silence)
-
-    def bundle(self, action: a.StartEvidence) -> EvidenceRequest:
-        folder = self.context.directory.stall(action.stall_id)
-        said = self._verdict(action.kind, action.verdict)
-        return self._request(
-            "full", action.stall_id, action.bundle_why, out_dir=folder, verdict=said
-        )
-
-    def _request(
-        self,
-        mode: Literal["look", "full"],
-        stall_id: str,
-        why: BundleWhy,
-        *,
-        out_dir: Path,
-        verdict: dict[str, object],
-    ) -> EvidenceRequest:
-        context, sight = self.context, self.sight
-        attempt_dir = context.directory.attempt(_number(self.state))
+    def of(self, action: a.StartLook | a.StartEvidence) -> EvidenceRequest:
+        """For a look at a suspicion, or for a bundle."""
+        context, sight, verdict = self.context, self.sight, action.verdict
         policy = context.policy
+        mode: Literal["look", "full"] = "look"
+        kind: str = "hang"
+        why: BundleWhy = "stall"
+        silence = Silence(phase=verdict.phase, early=verdict.early)
+        stall_id = f"{len(self.state.stalls) + 1:04d}"
+        out_dir = context.staging_dir / f"look-{stall_id}"
+        if isinstance(action, a.StartEvidence):
+            mode, kind, why, silence = "full", action.kind, action.bundle_why, Silence()
+            stall_id, out_dir = action.stall_id, context.directory.stall(action.stall_id)
+        attempt_dir = context.directory.attempt(_number(self.state))
         files = _files(attempt_dir)
         members = (sample.member for sample in sight.sample.members)
         return EvidenceRequest(
             mode=mode,
             stall_id=stall_id,
             why=why,
+            silence=silence,
             out_dir=str(out_dir),
             staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
             members=tuple(member for member in members if member.role != "keeper"),
             ended=(
                 *map(self._as_known, self._ended()[:MOST_ENDED]),
-                *self._vanished(float(str(verdict["beat_age_s"])), why),
+                *self._vanished(verdict.age_s, why),
             ),
-            verdict=verdict,
+            verdict=self._verdict(kind, verdict),
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
             log_files=tuple(str(attempt_dir / name) for name in STREAM_FILES if name in files),

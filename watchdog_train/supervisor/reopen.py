@@ -31,7 +31,6 @@ from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     find_twins,
     refuse_twins,
-    refuse_unwatched,
     training_key,
 )
 from watchdog_train.supervisor.job_task import environment_of, is_led, own_task
@@ -169,8 +168,7 @@ def reopen_run(
     if policy.recovery.duplicates != "ignore":
         live = live_runs(boot_id=system.boot_id())
         twins = find_twins(training_key(state.argv, state.cwd, environment), live, system)
-        refuse_unwatched(twins)
-        refuse_twins(twins)
+        refuse_twins(twins, unwatched=True)
     children = ChildTable(system)
     link = link_of(task, children)
     write_settings(

@@ -12,9 +12,9 @@ _UNIFIED = "/sys/fs/cgroup/unified"  # version 2 beside version 1
 _MOST_LEVELS = 32
 
 
-def oom_kills(pid: int | str = "self") -> int | None:
-    """Kills by the memory killer in the cgroup of a process so far; None where it does not tell."""
-    for folder in _folders(pid, "memory"):
+def oom_kills() -> int | None:
+    """Kills by the memory killer in our own cgroup so far; None where it does not tell."""
+    for folder in _folders("self", "memory"):
         for name in ("memory.events", "memory.oom_control"):
             text = proc.text(f"{folder}/{name}")
             if text is not None:
@@ -56,9 +56,9 @@ _USED = ("memory.current", "memory.usage_in_bytes")
 _NO_LIMIT = 1 << 62
 
 
-def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
-    """Memory of the container of a process: used, its limit (None: no limit), swap; in bytes."""
-    uses = (f"{folder}/{name}" for folder in _folders(pid, "memory") for name in _USED)
+def cgroup_memory() -> dict[str, int | None] | None:
+    """Memory of our container: used, its limit (None: no limit), swap; in bytes."""
+    uses = (f"{folder}/{name}" for folder in _folders("self", "memory") for name in _USED)
     folder = next((os.path.dirname(path) for path in uses if os.path.exists(path)), None)
     if folder is None:
         return None
@@ -75,9 +75,9 @@ def cgroup_memory(pid: int | str = "self") -> dict[str, int | None] | None:
     return found
 
 
-def cgroup_cache_bytes(pid: int | str = "self") -> int:
+def cgroup_cache_bytes() -> int:
     """Of what cgroup_memory() calls used: cached files, which the kernel gives back when needed."""
-    for folder in _folders(pid, "memory"):
+    for folder in _folders("self", "memory"):
         found = {}
         for line in (proc.text(f"{folder}/memory.stat") or "").splitlines():
             name, _, value = line.partition(" ")

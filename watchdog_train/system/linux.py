@@ -20,7 +20,7 @@ from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.core.model.waits import ProcessRef, Stopped
 from watchdog_train.system import cgroup, proc, sock_diag
 from watchdog_train.system.file_systems import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import OUR_TOOL, Connections, ExitWatch, OpenFile, SignalResult
+from watchdog_train.system.protocol import OUR_TOOL, Connections, ExitWatch, SignalResult
 
 if sys.platform != "linux":
     raise ImportError("only for Linux; see system.current()")
@@ -41,7 +41,7 @@ SELECT_CALLS = {"x86_64": {23, 270}, "aarch64": {72}}.get(platform.machine(), se
 _HUMAN_END = re.compile(r"/dev/(tty|pts/|console)|pipe:|socket:")
 
 
-def held(pid: int, state: str) -> Stopped | None:
+def held(pid: int, state: str | None) -> Stopped | None:
     """What keeps a process in this state from running; None: nothing, or a tool of ours."""
     if (freezer := cgroup.frozen_by(pid)) is not None:
         return Stopped(freezer=freezer)
@@ -61,6 +61,10 @@ class LinuxSystem:
     """What Linux can do; see ProcessSystem."""
 
     name = "linux"
+    command_line = staticmethod(proc.command_line)
+    held = staticmethod(held)
+    open_files = staticmethod(proc.open_files)
+    shared_mappings = staticmethod(proc.shared_mappings)
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -107,9 +111,6 @@ class LinuxSystem:
         return {found.pid: found.row() for found in stats if found}
 
     # -- what about it ---------------------------------------------------------
-    def command_line(self, pid: int) -> tuple[str, ...] | None:
-        return proc.command_line(pid)
-
     def user_id(self, pid: int) -> int | None:
         """Its real user: the owner of /proc/PID is root for a process that may not be dumped."""
         field = proc.status_field(pid, "Uid")
@@ -119,10 +120,6 @@ class LinuxSystem:
         """The named variables of its start; empty files of zombies are unknown."""
         text = proc.read(f"/proc/{pid}/environ")
         return proc.parse_environment(text, names) if text else None
-
-    def held(self, pid: int, state: str | None) -> Stopped | None:
-        """By the freezer of its cgroup, a debugger or a signal."""
-        return held(pid, state or "")
 
     def waits_for_input(self, pid: int) -> bool | None:
         """By the system call its main thread is in; by where it sleeps when that is hidden."""
@@ -161,8 +158,17 @@ class LinuxSystem:
         return None
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
-        """By a pidfd, which costs a descriptor."""
-        return watch_exit(who)
+        """By a pidfd; None for another process of that pid, and without descriptors."""
+        try:
+            descriptor = os.pidfd_open(who.pid)
+        except OSError:
+            return None
+        # Only now: an identity that was checked before the open could have changed since.
+        found = proc.read_stat(who.pid)
+        if found is None or found.start != who.start:
+            os.close(descriptor)
+            return None
+        return PidfdWatch(who, descriptor)
 
     def tcp_bytes(
         self, pids: Iterable[int], others: Iterable[int] = (), stores: Iterable[int] = ()
@@ -180,12 +186,6 @@ class LinuxSystem:
                 found[pid] = threads
                 left -= len(threads)
         return found
-
-    def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
-        return proc.open_files(pid)
-
-    def shared_mappings(self, pid: int) -> frozenset[str] | None:
-        return proc.shared_mappings(pid)
 
     def connections(self) -> Connections | None:
         with suppress(OSError):
@@ -361,20 +361,6 @@ class PidfdWatch:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-
-def watch_exit(who: ProcessId) -> PidfdWatch | None:
-    """Hold on to this very process; None for another one of that pid, and without descriptors."""
-    try:
-        descriptor = os.pidfd_open(who.pid)
-    except OSError:
-        return None
-    # Only now: an identity that was checked before the open could have changed since.
-    found = proc.read_stat(who.pid)
-    if found is None or found.start != who.start:
-        os.close(descriptor)
-        return None
-    return PidfdWatch(who, descriptor)
 
 
 def _of_reaped(descriptor: int) -> int | None:

@@ -250,10 +250,7 @@ class LocalHands(Sampler):
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:
         requests = EvidenceRequests(self._context, state, self.sight, gpu_seen=self.gpu_seen())
-        if isinstance(action, StartLook):
-            self._context.tasks.collect(requests.look(action.verdict))
-        else:
-            self._context.tasks.collect(requests.bundle(action))
+        self._context.tasks.collect(requests.of(action))
 
     def ask(self, action: AskStop | AskSave) -> None:
         """By the control page; see supervisor.perform."""

@@ -118,7 +118,7 @@ class Ends:
             "child_fds": child_fds,
             "wake_fd": self.wake_write,
             "gates": self._gate_reads,
-            "ranks": self._rank_orders(None, log_cap_bytes),
+            "ranks": self._rank_orders("", log_cap_bytes),
         }
 
     def drain_orders(self, attempt_dir: Path, log_cap_bytes: int) -> dict[str, Any]:
@@ -162,15 +162,13 @@ class Ends:
         gates, self.gates = self.gates, {}
         return gates
 
-    def _rank_orders(self, folder: Path | None, log_cap_bytes: int) -> dict[str, Any] | None:
+    def _rank_orders(self, folder: Path | str, log_cap_bytes: int) -> dict[str, Any] | None:
         if not self._ranks:
             return None
         streams = [
             {
                 name: {
-                    "path": rank_file(number, name)
-                    if folder is None
-                    else str(folder / rank_file(number, name)),
+                    "path": os.path.join(folder, rank_file(number, name)),
                     "fds": [fd for fd in ends if fd >= 0],
                 }
                 for name, ends in rank.items()
