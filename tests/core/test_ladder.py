@@ -13,6 +13,8 @@ from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tr
 from watchdog_train.core.model import (
     CheckpointFinding,
     CheckpointRef,
+    CrashFact,
+    ExceptionFact,
     Explanation,
     Plan,
     RankEnd,
@@ -619,6 +621,18 @@ def test_a_failure_before_the_load_is_not_the_checkpoints(
         assert "checkpoint" not in why_text(answer.why).replace("newer step or checkpoint", "")
     else:
         assert answer.chosen.step == used
+
+
+def test_an_exception_about_a_checkpoint_blames_it_without_a_seen_load():
+    """A script that reads and compares the file itself: two such crashes, then an older one."""
+    message = "Error(s) in loading state_dict: size mismatch for weights"
+    crash = CrashFact(
+        exception=ExceptionFact(type="RuntimeError", message=message, source="hook"), code=1
+    )
+    state = history("exit1@70", "exit1@- <60", "exit1@- <60")
+    failed = (msgspec.structs.replace(one, crash=crash, first_beat_s=1.0) for one in state.attempts)
+    state = msgspec.structs.replace(state, attempts=tuple(failed))
+    assert step(state, found(60, 40, format="hf"), max_restarts=9).chosen.step == 40
 
 
 def unseen(*seconds: float, trained: bool = False, saved: bool = False) -> Any:

@@ -25,6 +25,8 @@ TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
 _REJECTED_CAP = 20
 _SEPARATORS = re.compile(r"[/\\]")
+_NAMES_A_CHECKPOINT = re.compile(r"(?i)checkpoint|load(?:ing)? (?:the )?(?:model )?state|ckpt")
+"""Message of an exception about a checkpoint that the script read without any hook."""
 
 
 class Choice(Value):
@@ -184,6 +186,8 @@ def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
     # What an attempt says last may be lost; one that failed the same way may have said it.
     alike = [one for one in attempts if _end(one) == _end(attempt)]
     began = any(one.began or one.load_begun for one in alike if one.plan.checkpoint is not None)
+    raised = attempt.crash.exception if attempt.crash is not None else None
+    began = began or (raised is not None and bool(_NAMES_A_CHECKPOINT.search(raised.message)))
     not_loaded = watched and not began
     return attempt.resume != "contradicted" and not not_loaded
 
