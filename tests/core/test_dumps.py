@@ -100,64 +100,57 @@ RICH = """\
 ValueError: bad
 """
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+KILLED = "failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python"
+SLURM = "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."
+THROWN = "terminate called after throwing an instance of 'c10::Error'\n  what():  bad alloc\n"
+VALUE = trace("ValueError: bad")
+BAD = "ValueError at a.py:3 in f(): bad"
 TOLD = {
-    "rich": ((RICH,), ["ValueError at train.py:1133 in step(): bad"]),
-    "what a launcher says last": (
-        (trace("ValueError: bad") + trace("torch.x.ChildFailedError:", name="main"),),
-        ["ValueError at a.py:3 in f(): bad"],
-    ),
+    "rich": (RICH, ["ValueError at train.py:1133 in step(): bad"]),
+    "what a launcher says last": (VALUE + trace("torch.x.ChildFailedError:", name="main"), [BAD]),
     "a launcher alone": (
-        (
-            "failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python\n"
-            + trace("x.ChildFailedError:"),
-        ),
-        ["killed by SIGKILL: failed (exitcode: -9) local_rank: 1 (pid: 9) of binary: python"],
+        f"{KILLED}\n{trace('x.ChildFailedError:')}",
+        [f"killed by SIGKILL: {KILLED}"],
     ),
     "a consequence that is printed first": (
-        (f"[rank0]: {CLOSED}\n[rank1]: KeyError: 'x'\n",),
+        f"[rank0]: {CLOSED}\n[rank1]: KeyError: 'x'\n",
         ["KeyError: 'x' (rank 1)", f"{CLOSED} (rank 0)"],
     ),
-    "the first in time of two logs": (
-        ("2026-05-01 10:00:09 ValueError: late\n", "2026-05-01 10:00:01 KeyError: 'first'\n"),
-        ["KeyError: 'first'", "ValueError: late"],
-    ),
     "the last one of a process": (
-        (trace("ImportError: no apex") + trace("ValueError: bad", line=9),),
-        ["ValueError at a.py:9 in f(): bad", "ImportError at a.py:3 in f(): no apex"],
+        trace("ImportError: no apex", line=9) + VALUE,
+        [BAD, "ImportError at a.py:9 in f(): no apex"],
     ),
-    "work went on after it": (
-        (trace("OSError: retry") + "step 1 loss 2\nstep 2 loss 1\nstep 3 loss 1\n",),
-        [],
+    "of a child process": (
+        f"Process P-1:\n{VALUE}RuntimeError: no engine",
+        [f"{BAD} (P-1)", "RuntimeError: no engine"],
     ),
-    "a C++ exception": (
-        (
-            "terminate called after throwing an instance of 'c10::Error'\n  what():  bad alloc\nAborted (core dumped)\n",
-        ),
-        ["c10::Error: bad alloc", "killed by SIGABRT: Aborted (core dumped)"],
+    "of a helper thread": (f"Exception in thread Thread-3:\n{VALUE}", [f"{BAD} (Thread-3)"]),
+    "work went on after it": (f"{VALUE}step 1 loss 2\nstep 2 loss 1\nstep 3 loss 1\n", []),
+    "C++": (f"{THROWN}Aborted\n", ["c10::Error: bad alloc", "killed by SIGABRT: Aborted"]),
+    "at the exit": (f"Exception ignored in: <function f>\n{VALUE}", []),
+    "an interrupt": (trace("KeyboardInterrupt"), ["KeyboardInterrupt at a.py:3 in f()"]),
+    "cut off": (VALUE.rpartition("Value")[0], ["an exception at a.py:3 in f()"]),
+    "quoted in JSON": (json.dumps({"error": VALUE}), [BAD]),
+    "named in its source": (
+        VALUE.replace("in f\n", 'in f\n    x("Traceback (most recent call last):" + y)\n'),
+        [BAD],
     ),
-    "a dead helper thread": (
-        ("Exception in thread Thread-3 (f):\n" + trace("OSError: gone"),),
-        ["OSError at a.py:3 in f(): gone (Thread-3 (f))"],
-    ),
-    "at the exit": (("Exception ignored in: <function f>\n" + trace("OSError: gone"),), []),
-    "an interrupt": ((trace("KeyboardInterrupt"),), ["KeyboardInterrupt at a.py:3 in f()"]),
-    "cut off": ((trace("ValueError: x").rpartition("Val")[0],), ["an exception at a.py:3 in f()"]),
-    "quoted in JSON": (
-        ('{"error": "Traceback (most recent call last):\\n  File \\"a\\"\\nValueError: bad\\n"}',),
-        [],
-    ),
-    "Slurm": (
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n",),
-        ["killed by SIGKILL: slurmstepd: error: Detected 1 oom_kill event in StepId=1.0."],
-    ),
-    "nothing": (("loading 3 files\nUserWarning: slow\n",), []),
+    "logged": ("10:00 ERROR x.py:3 - ValueError: bad\n", ["ValueError: bad"]),
+    "Slurm": (SLURM, [f"killed by SIGKILL: {SLURM}"]),
+    "a shell": ("exit status 139", ["killed by SIGSEGV: exit status 139"]),
+    "nothing": ("loading 3 files\nUserWarning: slow\nexit code: 1", []),
 }
 
 
 @pytest.mark.parametrize("how", TOLD)
 def test_the_cause_is_named_first(how):
-    texts, words = TOLD[how]
-    assert told(*texts) == words
+    text, words = TOLD[how]
+    assert told(text) == words
+
+
+def test_of_two_logs_the_first_failure_in_time_is_the_cause():
+    logs = ("2026-05-01 10:00:09 ValueError: late\n", "2026-05-01 10:00:01 KeyError: 'first'\n")
+    assert told(*logs) == ["KeyError: 'first'", "ValueError: late"]
 
 
 def test_a_crash_is_never_a_standstill():

@@ -77,6 +77,7 @@ def _read(lines: Sequence[Line]) -> list[_Process]:
             found[-1].frames.append([])
         if inside and frame is not None and head is None:
             found[-1].frames[-1].append(frame)
+            del found[-1].frames[-1][FRAMES_CAP // 2 : -FRAMES_CAP // 2]  # ends tell the story
         elif head is None and line[:1] not in ("", " ", "\t"):
             inside = False
             process = _PROCESS.match(line) or (process if "Python v" in line else None)
@@ -118,8 +119,6 @@ def _dump(process: _Process, rank: int | None) -> Dump:
 
 
 def _stack(head: re.Match[str] | None, frames: Sequence[Frame]) -> ThreadStack:
-    if len(frames) > FRAMES_CAP:  # both ends of a runaway recursion tell the story
-        frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
     if head is None:
         return ThreadStack(frames=tuple(frames))
     by_pyspy, name = bool(head["status"]), head["name"] or head["short"]

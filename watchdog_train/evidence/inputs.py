@@ -53,7 +53,8 @@ _LAUNCHER = (
 _CONSEQUENCE = re.compile(
     r"[Cc]onnection (?:closed|reset|refused|aborted)|Broken ?[Pp]ipe|EOFError|ncclRemoteError|"
     r"NCCL communicator was aborted|remote process exited|Watchdog caught collective|"
-    r"Some NCCL operations have failed|Worker exited prematurely|exited unexpectedly"
+    r"Some NCCL operations have failed|Worker exited prematurely|exited unexpectedly|"
+    r"root cause|previous error|error above"
 )
 """What a process raises because another one has failed."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
@@ -171,14 +172,14 @@ class Texts:
         found = pyspy.dumped(text) or dumps(text)
         for dump in found:
             self._add_dump(dump, name, who)
-        by_rank: dict[int | None, list[Failure]] = {}
+        by_printer: dict[tuple[int | None, str], list[Failure]] = {}
         for failure in _not_handled(text):
             fact = (
                 failure.fact if failure.fact.rank is not None else _replace(failure.fact, rank=rank)
             )
             told = _with_stack(_replace(failure, fact=fact), found)
-            by_rank.setdefault(fact.rank, []).append(told)
-        self.groups += by_rank.values()
+            by_printer.setdefault((fact.rank, told.printer), []).append(told)
+        self.groups += by_printer.values()
         self.logs.append(LogText(source=name, lines=_searched(text), rank=rank))
 
     def _add_dump(self, dump: Dump, name: str, who: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from watchdog_train.core.diagnosis.log_lines import LINE_CAP, read_line
 from watchdog_train.core.diagnosis.stacks import both_ends, is_own_file, printable
 from watchdog_train.core.model import CodePlace, ExceptionCause, ExceptionFact
-from watchdog_train.core.model.exceptions import Failure
+from watchdog_train.core.model.exceptions import Failure, Shown
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.redact import redact_text
 
@@ -28,7 +28,7 @@ _MESSAGE_CAP, _SOURCE_CAP = 500, 200
 _CHAIN_CAP = 8
 _FOREIGN_CAP = 40
 """Lines of other printers inside a traceback; after more of them its end is lost."""
-_HEAD = "Traceback (most recent call last)"
+_HEAD = re.compile(r"Traceback \(most recent call last\)(?::?\s*|[ ─╮]*)\Z")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 """Copies of a terminal often lack the escape character."""
 FRAME = re.compile(
@@ -43,6 +43,8 @@ _BOXED = re.compile(
 _TREE = re.compile(r"(?m)^ {2,80}[|+](?:-[-+]*(?: 1 -*)?| ?)(?=[ \w]|$)")
 _OTHER_MEMBERS = re.compile(r"(?m)^ {2,80}\+-[-+]* (?:[2-9]|\d\d+) -*$(?:\n {2,80}[|+].*)*")
 """What draws an exception group, and all of its members but the first."""
+_SOURCE = re.compile(r"[ \t]+(?P<text>[^\s~^[].*)")
+"""The line of a frame; not the marks below it, nor how often it was repeated."""
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}(?:\(\w{1,80}\))?)"
     r"(?::\s?(?P<message>.*))?\s*\Z"
@@ -53,6 +55,11 @@ _SURELY = re.compile(
     r"(?:\w+\.)+(?:error|timeout)\Z"
 )
 """Also where no frame stands before it."""
+_LOGGED = re.compile(
+    r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ee]xception)\b[^\n]{0,120}?[\s:|-]"
+    r"(?P<type>(?:\w{1,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)): (?P<message>.+)"
+)
+"""In the line of a logger that says that it is one."""
 _WRAPPERS = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|"
     r"(?:Base)?ExceptionGroup|_?RemoteTraceback|CalledProcessError|RayTaskError(?:\(\w+\))?)\Z"
@@ -86,7 +93,7 @@ _SIGNALS: tuple[tuple[int, str], ...] = (
 )
 _SIGNAL = re.compile("|".join(f"(?P<s{number}>{words})" for number, words in _SIGNALS))
 _CODE = re.compile(
-    r"(?:exit(?:ed with)? ?code|return code|[Ss]ignal)[ :=(]{1,6}(?P<code>-?\d{1,3})\b"
+    r"(?:exit(?:ed with)? ?(?:code|status)|return code)[ :=(]{1,6}(?P<code>-?\d{1,3})\b"
 )
 """As shells and launchers print it: -9, 137."""
 
@@ -95,8 +102,8 @@ def failures(text: str, source: Source = "output") -> tuple[Failure, ...]:
     """Everything that ended something, in the order of the text; a chain is one. Never raises."""
     found = [
         failure
-        for (rank, _), lines in streams(text).items()
-        for failure in _Reader(lines, rank, source).read()
+        for of, lines in streams(text).items()
+        for failure in _Reader(of, lines, source).read()
     ]
     return tuple(sorted(found, key=lambda each: each.line))
 
@@ -111,14 +118,15 @@ def lines_of(text: str) -> list[str]:
     return [one[:_LINE_CAP].rstrip().removeprefix("^C") for one in plain.split("\n")[:_LINES_CAP]]
 
 
-def streams(text: str) -> dict[tuple[int | None, int | None], list[Line]]:
-    """The lines of each printer, by the rank and pid of its prefix, with their indentation."""
-    found: dict[tuple[int | None, int | None], list[Line]] = {}
+def streams(text: str) -> dict[tuple[int | None, str], list[Line]]:
+    """The lines of each printer, by its rank or its prefix, with their indentation."""
+    found: dict[tuple[int | None, str], list[Line]] = {}
     for number, raw in enumerate(lines_of(text)):
         line = read_line(raw)
         body = raw[max(0, min(len(raw), LINE_CAP) - len(line.text)) :]  # also what is capped there
-        parts = body.split("\\n") if '\\n  File "' in body else [body]  # quoted in another's line
-        found.setdefault((line.rank, line.pid), []).extend((number, part) for part in parts)
+        quoted = "\\n  File " in body  # in JSON
+        parts = body.replace('\\"', '"').split("\\n") if quoted else [body]
+        found.setdefault((line.rank, line.printer), []).extend((number, part) for part in parts)
     return found
 
 
@@ -140,9 +148,9 @@ def last_of(found: Iterable[ExceptionFact]) -> ExceptionFact | None:
 class _Reader:
     """One printer's lines, in order."""
 
-    def __init__(self, lines: Sequence[Line], rank: int | None, source: Source) -> None:
+    def __init__(self, of: tuple[int | None, str], lines: Sequence[Line], source: Source) -> None:
+        self._rank, self._printer = of
         self._lines = lines
-        self._rank = rank
         self._source = source
         self._found: list[Failure] = []
         self._owner, self._link = "", ""
@@ -158,9 +166,11 @@ class _Reader:
         line = self._line(at)
         frame, owner, fatal = FRAME.match(line), _OWNER.match(line), _FATAL.search(line)
         raised, thrown, number = _RAISED.match(line), _THROWN.search(line), _signal_in(line)
+        if raised is None or not _SURELY.match(raised["type"]):
+            raised = _LOGGED.search(line)
         link = next((link for words, link in _LINKS if words in line), None)
-        if _HEAD in line:
-            before = line.partition(_HEAD)[0]
+        if (head := _HEAD.search(line)) is not None:
+            before = line[: head.start()]
             prefix = before.removesuffix("Original ")
             self._link = self._link if prefix == before else "original"
             return self._traceback(at + 1, "" if "─" in before else prefix)
@@ -175,7 +185,7 @@ class _Reader:
             self._add(at, "fatal", fatal["type"], fatal["message"], signal=number)
         elif thrown is not None:
             self._add(at, "line", thrown["type"], self._line(at + 1).partition("what():  ")[2])
-        elif raised is not None and _SURELY.match(raised["type"]):
+        elif raised is not None:
             self._add(at, "line", raised["type"], self._message(at, raised))
         elif number is not None:
             self._add(at, "signal", "", line.strip(), signal=number)
@@ -188,7 +198,7 @@ class _Reader:
         """`prefix`: before its head, as loggers and quotes have it before every line."""
         frames: list[CodePlace] = []
         foreign = 0
-        while at < len(self._lines) and foreign < _FOREIGN_CAP and _HEAD not in self._line(at):
+        while at < len(self._lines) and foreign < _FOREIGN_CAP and not _HEAD.search(self._line(at)):
             line = self._line(at).removeprefix(prefix)
             frame, raised = FRAME.match(line) or _BOXED.match(line), _RAISED.match(line)
             known = _EXCEPTION if frames and not foreign else _SURELY
@@ -201,7 +211,13 @@ class _Reader:
                 return at + 1
             elif line[:1] not in ("", " ", "\t", "│", "╰"):
                 foreign += 1
-            elif frames and not frames[-1].source and line.strip(" \t~^") and line[0] in " \t":
+            elif (
+                frames
+                and not frames[-1].source
+                and line.strip(" \t~^")
+                and line[0] in " \t"
+                and "[Previous line" not in line
+            ):
                 source = redact_text(printable(line.strip()[:_SOURCE_CAP]))
                 frames[-1] = msgspec.structs.replace(frames[-1], source=source)
             at += 1
@@ -219,7 +235,7 @@ class _Reader:
     def _add(
         self,
         at: int,
-        shown: Literal["traceback", "cut", "line", "fatal", "signal"],
+        shown: Shown,
         kind: str,
         message: str,
         frames: Sequence[CodePlace] = (),
@@ -243,8 +259,10 @@ class _Reader:
                 fact, shown = last.fact, last.shown
             else:
                 fact = _joined(last.fact, fact, original=link == "original")
-        number = self._lines[at][0]
-        self._found.append(Failure(fact=fact, shown=shown, signal=signal, line=number))
+        number, printer = self._lines[at][0], self._printer
+        self._found.append(
+            Failure(fact=fact, shown=shown, signal=signal, line=number, printer=printer)
+        )
 
 
 def with_frames(fact: ExceptionFact, frames: Sequence[CodePlace]) -> ExceptionFact:

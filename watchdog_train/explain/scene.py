@@ -324,10 +324,10 @@ class Scene:
         if row.unless == "shm-free" and self.why != "crash" and self.shm_is_full is False:
             return None
         if row.place == "stays":
-            return self.logs.stays((row.pattern,))
+            return self.logs.stays(row.pattern)
         if row.place == "end":
-            return self.logs.at_end((row.pattern,))
-        return self.logs.first((row.pattern,), crashed=self.why == "crash")
+            return self.logs.at_end(row.pattern)
+        return self.logs.first(row.pattern, crashed=self.why == "crash")
 
 
 def without_quotes(evidence: Evidence) -> tuple[LogText, ...]:

@@ -40,7 +40,8 @@ def diagnosis_text(
     elif evidence.processes:
         told = [what_happened(found), *more_sentences(found), f"where: {glance(evidence, found)}"]
     elif not cause:
-        told = [NOTHING]
+        last = [line for log in evidence.logs for line in log.lines[-1:]]
+        told = [NOTHING, *(f"last line: {clean(line, _MESSAGE_CAP)}" for line in last[:_OTHERS])]
     told += [f"cause: {cause}"] if cause else []
     told += [f"change {text}" for text in changes(found, remedy_words)]
     told.append(f"read: {', '.join(clean(name, _NAME_CAP) for name in read)}")

@@ -33,8 +33,8 @@ _RANK_PREFIX = re.compile(
       | \[\d{1,4},(?P<mpi>\d{1,6})\](?:<std(?:out|err)>)?:
       | \[?rank[ _]?(?P<word>\d{1,6})\]?\s?[:|>]
       | (?P<srun>\d{1,4}):(?=\s)(?!\ \[\w+\.|\ [-\w.]+,\ [-\w.]+\ avg)
-      | \((?P<ray>\w{1,60})(?:\(rank=\d+\))?\ pid=(?P<pid>\d{1,9})(?:,\ ip=[\d.]{1,40})?\)
-      | [\w.-]{1,60}-(?P<pod>\d{1,4}):(?=\s)
+      | \(\w{1,60}(?:\(rank=\d+\))?\ pid=\d{1,9}(?:,\ ip=[\d.]{1,40})?\)
+      | [\w.-]{1,60}-\d{1,4}:(?=\s)
       | (?=[\d.-]{0,60}[a-z_])[\w.-]{1,60}\s{1,4}\|(?=\s)          # a service's name, no number
       | \[\d{1,9}\](?=\s\[rank)
     )[ ]?""",
@@ -65,7 +65,8 @@ class LogLine(Value):
     """Without prefixes of launchers and clocks."""
     rank: int | None = None
     """From the launcher's prefix alone."""
-    pid: int | None = None
+    printer: str = ""
+    """A prefix that names no rank: Ray's with a pid, a pod or a service."""
     clock: Clock | None = None
     at: float | None = None
     """Seconds on that clock; the year is ignored, logs of one job do not need it."""
@@ -76,7 +77,7 @@ def read_line(raw: str) -> LogLine:
     """Takes the prefixes off, as many as there are, in any order."""
     text = raw[:LINE_CAP].rstrip()
     rank: int | None = None
-    pid: int | None = None
+    printer = ""
     clock: Clock | None = None
     at: float | None = None
     for _ in range(_PREFIXES_CAP):
@@ -84,7 +85,7 @@ def read_line(raw: str) -> LogLine:
         if match:
             found = match["torchrun"] or match["mpi"] or match["word"] or match["srun"]
             rank = int(found) if found is not None and rank is None else rank
-            pid = int(match["pid"]) if match["pid"] else pid
+            printer = match[0].strip() if found is None else printer
             text = text[match.end() :]
             continue
         match = _TIME_PREFIX.match(text)
@@ -100,7 +101,7 @@ def read_line(raw: str) -> LogLine:
             text = text[match.end() :]
             continue
         break
-    return LogLine(text=text, rank=rank, pid=pid, clock=clock, at=at)
+    return LogLine(text=text, rank=rank, printer=printer, clock=clock, at=at)
 
 
 def _time(match: re.Match[str]) -> tuple[Clock, float]:

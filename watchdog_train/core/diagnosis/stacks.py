@@ -149,8 +149,6 @@ class _Wanted(Value):
 
     function: re.Pattern[str]
     file: re.Pattern[str] | None
-    bare: re.Pattern[str] | None
-    """For dumps that name files without any directory."""
     anywhere: re.Pattern[str] | None
     """For libraries outside of site-packages, a checkout of torch: only parts of the pattern that
     name enough of the path, or a user's own folder called `datasets` would be the library."""
@@ -160,14 +158,11 @@ class _Wanted(Value):
 def _compiled(pattern: str) -> _Wanted:
     function, _, file = pattern.partition(" (")
     file = file.strip().removesuffix(")")
-    bases = [part.strip().rpartition("/")[2] for part in file.split("|")]
-    plain = [base for base in bases if base and "*" not in base]
     parts = [part.strip() for part in file.split("|")]
     long = [part for part in parts if part.count("/") > 1 or ("/" in part and "*" not in part)]
     return _Wanted(
         function=_alternatives(function, ""),
         file=_alternatives(file, r"(?:.*/)?") if file else None,
-        bare=_alternatives("|".join(plain), "") if plain else None,
         anywhere=_alternatives("|".join(long), r"(?:.*/)?") if long else None,
     )
 
@@ -186,10 +181,7 @@ def _matches(pattern: str, name: str, function: str, file: str) -> bool:
         return False
     if wanted.file is None or wanted.file.match(short_file(file)) is not None:
         return True
-    if wanted.anywhere is not None and wanted.anywhere.match(file.replace("\\", "/")):
-        return True
-    has_folder = "/" in file or "\\" in file
-    return not has_folder and wanted.bare is not None and wanted.bare.match(file) is not None
+    return wanted.anywhere is not None and bool(wanted.anywhere.match(file.replace("\\", "/")))
 
 
 def frame_matches(pattern: str, frame: Frame) -> bool:

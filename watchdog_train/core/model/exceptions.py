@@ -76,17 +76,21 @@ class ExceptionFact(Value):
         return self.type, _without_details(self.message), where
 
 
+Shown = Literal["traceback", "cut", "line", "fatal", "signal"]
+"""cut: the text ends inside the traceback; line: without one; fatal: the interpreter crashed."""
+
+
 class Failure(Value):
     """An exception or another end that a text tells of."""
 
     fact: ExceptionFact
     """Of a signal: without a type, and with the line that names it as the message."""
-    shown: Literal["traceback", "cut", "line", "fatal", "signal"]
-    """cut: the text ends inside the traceback; line: it has no traceback; fatal: the interpreter
-    crashed."""
+    shown: Shown
     signal: int | None = None
     line: int = 0
     """Of the text, from 0."""
+    printer: str = ""
+    """The prefix of its lines, where that names no rank."""
     at: float | None = None
     """Seconds on the clock of that line."""
 
