@@ -217,7 +217,7 @@ def test_a_last_save_that_is_not_whole_is_said() -> None:
     assert "it ends early" in why_text(told.events[0].why)
     end = act(run(STOPPED, ASK, *GONE, *told.events), b.keeper(), last_save=SAVED)
     assert names(end) == ["RunFinished"]
-    assert "no whole checkpoint was seen since" in why_text(end.events[0].warning)
+    assert "no valid checkpoint was seen since" in why_text(end.events[0].warning)
 
 
 def test_what_a_survey_saw_beside_the_training_is_not_its_last_word() -> None:
@@ -289,4 +289,4 @@ def test_a_refusal_is_said_once_and_shortens_the_wait() -> None:
     assert asking.ask_until(now, after, POLICY) == now.now
     action = act(after, member, at=2.0)
     assert isinstance(action, Signal)
-    assert "found no step" in why_text(action.why)
+    assert "no common step" in why_text(action.why)

@@ -132,5 +132,5 @@ def test_over_the_hard_limit_the_words_tell_who_is_to_blame() -> None:
     found = verdict(track, poll, rules)
     assert (found.kind, found.basis) == ("suspect", "hard-budget")
     assert why_text(found.why).endswith(
-        "the job wants to run: other programs have this machine's CPUs"
+        "the job gets no CPU: other programs use this machine's CPUs"
     )

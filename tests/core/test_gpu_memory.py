@@ -150,7 +150,7 @@ def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> No
     assert isinstance(said, e.GpuMemoryHeld)
     assert "user alice" in why_text(said.why)
     assert "61.0 GiB on GPU 0" in why_text(said.why)
-    assert "no out-of-memory of the training" in why_text(said.why)
+    assert "the training itself is not out of memory" in why_text(said.why)
     state = after(waiting(), action, 1.0)
     assert state.state == "backoff"
     assert isinstance(act(state, taken, 50.0), Wait)

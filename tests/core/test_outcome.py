@@ -53,13 +53,13 @@ ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
         (STEP, b.stall(basis="finishing"), b.collected(), b.exited(None, 9)),
         "succeeded",
         0,
-        "its process hung and was ended",
+        "its process hung and was killed",
     ),
     "a rank that failed": (
         (STEP, b.rank_ended(), b.exited(0)),
         "succeeded",
         0,
-        "rank 1 (pid 11) ended with exit code 1 at step 5, and the others went on",
+        "rank 1 (pid 11) ended with exit code 1 at step 5, and the other ranks continued",
     ),
     "a rank that was through": ((STEP, b.rank_ended(code=0), b.exited(0)), "succeeded", 0, None),
     "a stall that recovered": (

@@ -17,7 +17,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core import model
 from watchdog_train.core.fold import state
 from watchdog_train.core.model import Why, WhyCode, said
-from watchdog_train.report.why_text import GLUED, SENTENCES, why_text, with_text
+from watchdog_train.report.why_text import SENTENCES, why_text, with_text
 
 PACKAGE = Path(watchdog_train.__file__).parent
 RENDERERS = {"why_text", "exit_text", "how_it_ended", "ending", "narrate", "outcome_line"}
@@ -53,8 +53,7 @@ def _parts(annotation: object) -> tuple[object, ...]:
 
 def test_every_code_has_one_sentence() -> None:
     """And every placeholder of a sentence stands for something."""
-    assert not SENTENCES.keys() & GLUED.keys()
-    assert {*SENTENCES, *GLUED} == set(typing.get_args(WhyCode))
+    assert SENTENCES.keys() == set(typing.get_args(WhyCode))
     for code in typing.get_args(WhyCode):
         assert why_text(Why(code)).strip() or code == "asked"
 
@@ -77,7 +76,7 @@ def test_a_reason_has_what_its_sentence_shows() -> None:
     for path, call in _calls("Why"):
         names = {keyword.arg for keyword in call.keywords}
         for code in _codes(call.args[0]):
-            sentence = SENTENCES.get(code) or GLUED[code]
+            sentence = SENTENCES[code]
             shown = {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
             derived = shown - fields
             # Those that are in it may be empty; of another name, they are made from several.

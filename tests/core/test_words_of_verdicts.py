@@ -47,7 +47,7 @@ SILENCES: dict[str, tuple[Any, float, str]] = {
     "alive without progress": (
         silent(cpu_s=busy, log_bytes=lambda at: int(at) // 10),
         950,
-        "its output goes on while no step is counted",
+        "its output continues while no step is counted",
     ),
     "after the end": (
         silent(b.rank(words=9, phase="finished")),

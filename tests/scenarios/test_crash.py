@@ -280,7 +280,9 @@ def test_the_same_exception_again(tmp_path: Path) -> None:
     words = f"rank 0 raised RuntimeError at crash_at_step.py:14, step {step}: planted failure"
     assert f"wtrain: CRASH 0001: {words}" in run.stderr
     assert words in sentence(run.only("given_up")["why"])
-    assert "the same 2 times without a newer checkpoint" in sentence(run.only("given_up")["why"])
+    assert "the same failure 2 times without a newer checkpoint" in sentence(
+        run.only("given_up")["why"]
+    )
     assert "cause: not known" not in run.stderr
     assert words in next(run.run_dir.glob("stalls/0002/SUMMARY.md")).read_text("utf-8")
     assert words in (run.run_dir / "report.html").read_text("utf-8")

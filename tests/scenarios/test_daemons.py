@@ -114,7 +114,7 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
         kept = {path.name.rpartition("-")[2] for path in Path("/dev/shm").glob(f"sem.{name[1:]}*")}
         assert kept == {"older", "shared"}, shared
         assert len(gone) == 2, run.describe()
-        assert "did not end by itself" not in run.stderr, "the keeper waits for who stays"
+        assert "the keeper did not exit" not in run.stderr, "the keeper waits for who stays"
         for event in gone:  # also those of the attempt before
             left = {one["process"]["pid"] for one in event["left"]}
             assert {pids[name] for name in LEFT} <= left, run.describe()

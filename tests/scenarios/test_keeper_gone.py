@@ -156,7 +156,7 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     second.wait_for("progress", 30)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
     notice = second.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
-    assert "only if the kernel tells" in sentence(notice["why"])
+    assert "only on Linux 6.15 and newer" in sentence(notice["why"])
     open_gate(tmp_path)
     run = second.result(90)
     assert run.returncode == 7, run.describe()  # not SIGPIPE: somebody takes what it writes

@@ -46,7 +46,7 @@ def test_a_training_that_daemonizes_itself_is_followed_to_its_end(
     run = run_fast(tmp_path, "daemon", end)
     assert (tmp_path / "daemon.ends").exists(), run.describe()
     assert signals_of(run.events) == [], run.describe()
-    assert "its training goes on" in run.stderr
+    assert "its training continues" in run.stderr
     (exited,) = run.of_type("attempt_exited")
     assert exited["step"] == 60, run.describe()
     if exited["how_known"] == "gone":
@@ -81,7 +81,9 @@ def test_who_is_killed_at_last_is_named_with_its_files(tmp_path: Path) -> None:
     run = run_fast(tmp_path, "uploader", "600", most_s=4).check(0)
     (finished,) = run.of_type("run_finished")
     assert finished["warning"]["code"] == "outlived-killed", run.describe()
-    warning = next(line for line in run.stderr.splitlines() if "killed what still ran" in line)
+    warning = next(
+        line for line in run.stderr.splitlines() if "that still ran" in line
+    )
     assert "upload.bin" in warning, warning
     assert "/s read and written" in warning, warning
 

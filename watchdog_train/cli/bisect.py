@@ -17,11 +17,10 @@ from typing import Any
 
 import click
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.cli.reading import newest_save
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import dump_policy
 from watchdog_train.config.schema import FLAG_OF_KEY, build, flatten
 from watchdog_train.core.fold.evolve import replay

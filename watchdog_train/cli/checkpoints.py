@@ -9,9 +9,8 @@ import click
 from watchdog_train.checkpoints.formats import Level
 from watchdog_train.checkpoints.registry import BY_NAME
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.core.model import Survey
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import clean, columns

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import Time, json_option, runs_dir_option
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.report.words import clean as one_line
 from watchdog_train.report.words import size_text
 from watchdog_train.store.run_paths import default_runs_dir

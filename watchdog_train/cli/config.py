@@ -8,10 +8,9 @@ from typing import Any
 import click
 import msgspec
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.policy_options import policy_from, policy_options
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import ConfigError, Problem, dump_policy, explain, load
 from watchdog_train.config.text import shown_values
 from watchdog_train.errors import WtrainError

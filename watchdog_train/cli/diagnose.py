@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.explain.judge import judge
 from watchdog_train.remedies.catalogue import remedy_words

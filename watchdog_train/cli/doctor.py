@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import config_option, json_option
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import load
 from watchdog_train.doctor import Check, examine
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError

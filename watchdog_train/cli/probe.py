@@ -55,7 +55,7 @@ def probe(
     wanted = cast("Probe", probe)
     said = _within(ANSWER_S, wanted, run_ref, runs_dir, max_age)
     if as_json:
-        from watchdog_train.cli.json_output import print_json
+        from watchdog_train.cli.screen import print_json
 
         print_json(probe=wanted, ok=said.ok, why=said.words)
     else:

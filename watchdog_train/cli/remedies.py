@@ -7,9 +7,8 @@ import textwrap
 import click
 import msgspec
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 

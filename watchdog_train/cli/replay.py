@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import click
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import config_option, json_option, runs_dir_option
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import load_policy
 from watchdog_train.core.fold import evolve
 from watchdog_train.core.policy import Limits, Policy

@@ -25,9 +25,8 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
 
     The page is also in the run directory (report.html): after a stall, in a long wait, at the end.
     """
-    from watchdog_train.cli.json_output import json_text
     from watchdog_train.cli.reading import read_run
-    from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
+    from watchdog_train.cli.screen import echo, json_text, paint_for_stdout, width_of_stdout
     from watchdog_train.errors import WtrainError
     from watchdog_train.report.document import report_object
     from watchdog_train.report.sections import report_html, report_text

@@ -10,11 +10,10 @@ from typing import Any
 import click
 import msgspec
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.log_files import modified_at
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.reading import read_run
-from watchdog_train.cli.screen import echo
+from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.diagnosis.places import Group, groups
 from watchdog_train.errors import WtrainError

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from watchdog_train.cli.json_output import print_json
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.reading import exit_code, look, read_run
-from watchdog_train.cli.screen import echo, paint_for_stdout, width_of_stdout
+from watchdog_train.cli.screen import echo, paint_for_stdout, print_json, width_of_stdout
 from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.status import Live, short_object, status_object

@@ -28,7 +28,7 @@ SENTENCES: dict[WhyCode, str] = {
     "not-exited": "training is over, but rank {rank} has not ended, without a sign of progress for "
     "{seconds} in phase {phase}",
     "job-no-progress": "no progress for {seconds} in phase {phase}",
-    "prints": "only its output goes on",
+    "prints": "only its output continues",
     "quiet-at-work": "it has been as idle while it worked, so only its stacks can prove a hang",
     "rank-ended": "{end}",
     "rank-ended-before": "{end}, {seconds} ago",
@@ -45,23 +45,23 @@ SENTENCES: dict[WhyCode, str] = {
     "no-stacks": "the stacks could not be read",
     "waited": "waited {seconds} more",
     "progress-before-kill": "progress arrived before anything was killed",
-    "ended-by-itself": "the training ended by itself before anything was killed",
+    "ended-by-itself": "the training exited before anything was killed",
     # -- ending processes
     "survived": "alive {seconds} after SIGKILL, so inside the kernel: {names}",
     "survived-frozen": "{how}, so SIGKILL takes effect when it is thawed. {to}",
     "survivors": "still alive after SIGKILL: {pids}",
     "survivors-block": "processes survived SIGKILL; nothing is started over them",
     "not-ended-in-time": "it has not ended within {seconds}",
-    "no-common-step": "its ranks have found no step at which all could do it",
-    "nothing-left": "the keeper ends when nothing is left",
-    "keeper-stays": "the keeper did not end by itself",
+    "no-common-step": "its ranks found no common step for it",
+    "nothing-left": "the keeper exits when no process is left",
+    "keeper-stays": "the keeper did not exit",
     "keeper-survived": "the keeper survived SIGKILL: inside the kernel",
     "outlived": "outlived the training: {names}",
     "outlives": "the script has exited with code 0; waiting up to {limit} for {outliving}",
-    "outlived-killed": "killed what still ran after the script's exit: {outliving}",
-    "goes-on": "the script has exited with code 0, and its training goes on {reached} in pid "
+    "outlived-killed": "killed processes that still ran after the script's exit: {outliving}",
+    "goes-on": "the script has exited with code 0, and its training continues {reached} in pid "
     "{pids}; wtrain follows it",
-    "exit-not-seen": "nobody saw the exit code of the training; its interpreter ended without an "
+    "exit-not-seen": "the exit code of the training is unknown; its interpreter ended without an "
     "exception",
     "asked": "{who}",
     "asked-to-save": "{who}: asked training to save and stop",
@@ -73,19 +73,19 @@ SENTENCES: dict[WhyCode, str] = {
     "save-taken": "the training has taken it",
     "save-not-taken": "no step has ended that could take it",
     "no-save-since": "no finished save was seen since",
-    "not-proven": "{path} is not known to be whole: {because}",
+    "not-proven": "{path} is not known to be valid: {because}",
     "not-among-found": "it is not among the checkpoints that were found",
     # -- how a run ended
-    "unsaved": "it was asked to save first, and no whole checkpoint was seen since",
+    "unsaved": "it was asked to save first, and no valid checkpoint was seen since",
     "nothing-started": "nothing was started",
     "command-failed": "the command could not be started: {because}",
-    "finished-but-hung": "the training was finished, but its process hung and was ended",
+    "finished-but-hung": "the training was finished, but its process hung and was killed",
     "training-finished": "the training was finished",
     "no-step-seen": "no training step was seen",
     "ended-early": "ended at step {step} of {of}",
-    "others-went-on": "{end}, and the others went on",
+    "others-went-on": "{end}, and the other ranks continued",
     "behind-exit-0": "{end}, though the command itself exited with code 0",
-    "began-again": "the checkpoint was not loaded: training began again at a lower step",
+    "began-again": "the checkpoint was not loaded: training restarted at a lower step",
     "not-confirmed": "resume not confirmed",
     "keeper-silent": "the keeper did not report in time",
     "keeper-ended-early": "the keeper (pid {pid}) ended before it had started anything",
@@ -99,7 +99,7 @@ SENTENCES: dict[WhyCode, str] = {
     "on-stall": "no restart, because on-stall is {option}",
     "on-crash": "no restart, because on-crash is stop",
     "interrupted": "not restarted: it was interrupted",
-    "would-end-so-again": "not restarted: a restart would end the same way",
+    "would-end-so-again": "not restarted: a restart would fail the same way",
     "wrong-arguments": "not restarted: the script does not take these arguments",
     "would-ask-again": "a restart would only ask again: answer it in advance",
     "no-restart": "no restart is allowed here (--max-restarts 0)",
@@ -115,8 +115,9 @@ SENTENCES: dict[WhyCode, str] = {
     "again": "trying again unchanged",
     "again-with": "trying again with {names}",
     "not-allowed": "not allowed so far: {options}",
-    "plan-failed": "this plan ended {count} times without a newer step or checkpoint",
-    "same-again": "the same {count} times without a newer checkpoint, so it is not restarted again",
+    "plan-failed": "{count} attempts with this plan reached no newer step or checkpoint",
+    "same-again": "the same failure {count} times without a newer checkpoint, so it is not "
+    "restarted again",
     "no-remedy-left": "no further remedy may be tried",
     "port-taken": "MASTER_PORT is taken by another process, so the ranks meet at {count}",
     "nodes-meet": "the nodes meet at {path}",
@@ -126,7 +127,7 @@ SENTENCES: dict[WhyCode, str] = {
     "failed-from-it": "{attempts} resumed from it and failed: {exited} {reached}",
     "hung-from-it": "{attempts} resumed from it and failed: it hung {reached}",
     "not-older": "it is not an older checkpoint of this training",
-    "no-proof": "cannot be told to be whole, an older one is: {problem}",
+    "no-proof": "not known to be valid, and an older one is: {problem}",
     "others-write": "{run} writes there, too",
     "before-this-run": "it is from before this run began",
     "no-step-from-it": "{attempts} began from it and did not reach a step: {problem}",
@@ -156,57 +157,57 @@ SENTENCES: dict[WhyCode, str] = {
     "put-back": "to resume from it at that path: {copy}",
     "own-count": "the training's own count is at step {step}",
     "no-load-seen": "no load of it was seen",
-    "loaded": "the training loaded the checkpoint and counts on from it",
+    "loaded": "the training loaded the checkpoint and continued from its step",
     "loaded-only": "the checkpoint was loaded, but no step count of the training's own was seen",
-    "loaded-but-anew": "it was loaded, but the training's own count began again at {step}",
+    "loaded-but-anew": "it was loaded, but the training's own step count restarted at {step}",
     "loaded-but-at": "the checkpoint was loaded, but the step counter is at {step}",
-    "rank-not-loaded": "rank {rank} has not loaded what other ranks go on from",
+    "rank-not-loaded": "rank {rank} has not loaded the checkpoint that other ranks continue from",
     "first-step-behind": "the training's own first step lies behind the checkpoint's",
     "valid-existed": "a valid checkpoint existed",
     "not-resumed": "{attempts} did not resume from its checkpoint",
-    "stopped-anew": "{attempts} did not resume from {its_step} ({path}) and began again at "
-    "a lower step: stopped before it saves over better checkpoints",
+    "stopped-anew": "{attempts} did not resume from {its_step} ({path}) and restarted at a lower "
+    "step: stopped before it overwrites better checkpoints",
     "copy-kept": "a copy of it is kept: {path}",
     "resume-by-option": "to resume: wtrain run --resume-arg '{option}' -- {who}",
     "resume-by-script": "to resume: let the script load {path}, which WTRAIN_RESUME_FROM names, "
     "then wtrain restart {who}",
-    "allow-anew": "to let restarts begin again: --on-not-resumed continue",
+    "allow-anew": "to allow restarts without the checkpoint: --on-not-resumed continue",
     "shared-directory": "{run} writes its checkpoints to {path}, too; this run resumes only from "
-    "those that its own hooks noted and that are unchanged. Give one of the two another directory",
+    "unchanged checkpoints that its own hooks recorded. Give one of the two runs another directory",
     "scan-failed": "the scan of checkpoints failed ({problem})",
     "next-noted": "next: the newest save that the hooks noted, if it is unchanged",
     "scan-cut": "the scan of checkpoints is not complete: {problem}",
-    "scan-again": "it is tried again with more time",
+    "scan-again": "it is repeated with more time",
     "waits-for-scan": "the next attempt waits for a scan that answers, {limit} at most",
     # -- what a start waits for
     "cannot-start": "the next attempt cannot be started: {because}",
-    "gpu-ours-holds": "a process of ours that is gone holds the GPU memory that the next attempt "
-    "needs, for {limit} by now: {holders}",
-    "gpu-other-holds": "somebody else holds the GPU memory that the next attempt needs, for "
-    "{limit} by now: {holders}",
-    "gpu-not-given-back": "a process of ours has not given its GPU memory back: {holders}",
-    "gpu-taken": "somebody else has taken the GPU memory that the job had: {holders}; this is no "
-    "out-of-memory of the training",
-    "gpu-unnamed": "memory of GPU {names} is in use, and the driver does not tell by whom",
-    "waited-for": "it is waited for, {limit} at most",
+    "gpu-ours-holds": "a process of this run that has exited holds the GPU memory that the next "
+    "attempt needs, {limit} so far: {holders}",
+    "gpu-other-holds": "another process holds the GPU memory that the next attempt needs, {limit} "
+    "so far: {holders}",
+    "gpu-not-given-back": "a process of this run has not released its GPU memory: {holders}",
+    "gpu-taken": "another process has taken the GPU memory of the job: {holders}; the training "
+    "itself is not out of memory",
+    "gpu-unnamed": "memory of GPU {names} is in use, and the driver does not name the process",
+    "waited-for": "waiting {limit} at most",
     # -- notices
-    "blind": "no process can be looked at ({problem}): until that is over nobody is judged, and "
-    "what was seen last is taken for what is",
-    "gpus-unseen": "the GPUs are not looked at any more: {problem}",
+    "blind": "no process can be read ({problem}): until this ends no stall is declared, and the "
+    "last known state is shown",
+    "gpus-unseen": "the GPUs are no longer read: {problem}",
     "keeper-gone": "the keeper (pid {pid}) is gone while training runs on",
-    "end-by-parent": "this supervisor is its parent now, and will know how it ends",
-    "end-by-kernel": "how it ends will be known only if the kernel tells (Linux 6.15 and newer)",
+    "end-by-parent": "this supervisor is its parent now and will see its exit code",
+    "end-by-kernel": "its exit code will be known only on Linux 6.15 and newer",
     "output-lost": "output that the keeper had not written yet is lost",
-    "reader-behind": "whoever reads the output of wtrain is behind, and the training waits in "
-    "write as it would without wtrain; no stall is declared for that",
+    "reader-behind": "the reader of wtrain's output is behind, and the training waits in write as "
+    "it would without wtrain; no stall is declared for that",
     "no-heartbeat": "no heartbeat from inside after {limit}: this attempt is watched by its "
     "output, CPU, I/O and network alone, and cannot be asked to save (python -I, -E or -S, a "
     "cleared environment, and programs other than Python with torch give none)",
     "machine-failed": "the training has failed on another machine",
-    "machine-slept": "the machine slept for {seconds}; that time counts as no silence, all limits "
-    "begin anew",
-    "supervisor-slept": "this supervisor was stopped or got no CPU for {seconds}; that time counts "
-    "as no silence, all limits begin anew",
+    "machine-slept": "the machine slept for {seconds}; that time is not counted as silence, and "
+    "all limits restart",
+    "supervisor-slept": "this supervisor was stopped or got no CPU for {seconds}; that time is "
+    "not counted as silence, and all limits restart",
     "task-lost": "the worker ended inside a Celery task, and nothing resumes it: a restart starts "
     "only the worker",
     "task-acknowledged": "{who} (lost: it was acknowledged before it began, as acks_late is off; "
@@ -219,8 +220,8 @@ SENTENCES: dict[WhyCode, str] = {
     "disk-low": "the disk of {path} is nearly full: {size} left",
     "checkpoint-too-large": "the next checkpoint needs {need}, and {path} has {size} left",
     "memory-low": "memory is nearly used up: {size} left",
-    "never-saved": "no finished save was seen in {rough} of training: if it hangs now, all since "
-    "its beginning is lost",
+    "never-saved": "no finished save was seen in {rough} of training: if it hangs now, all of it "
+    "is lost",
     "save-overdue": "a checkpoint is overdue: the newest save was {rough} ago, and there were "
     "{limit} at most between two before",
     "metrics-not-written": "the metrics file cannot be written: {problem}",
@@ -248,27 +249,24 @@ SENTENCES: dict[WhyCode, str] = {
     "command-interrupted": "the supervisor ended while it ran; it is not started again",
     "could-not-start": "it could not be started: {problem}",
     "not-ended-killed": "it had not ended after {limit} and was killed",
-    "left-killed": "what it had left running was killed after {limit}",
+    "left-killed": "processes that it left running were killed after {limit}",
     "newer-waited": "{count} newer events waited for their commands",
     "run-over": "the run was over before its turn came",
-}
-"""What each reason says; behind another one after a semicolon."""
-
-GLUED: dict[WhyCode, str] = {
+    # -- only behind another reason
     "limit": " (limit {limit})",
     "learnt-limit": " (limit {limit}, learnt from this run)",
     "default-limit": " (limit {limit}, default)",
     "job-idle": ", and the whole job is idle: no CPU, no I/O, no process born or ended",
-    "tree-idle": ", and all that we see of the job is idle: no CPU, no I/O, no process born or "
-    "ended",
+    "tree-idle": ", and all visible processes of the job are idle: no CPU, no I/O, no process "
+    "born or ended",
     "job-busy": ", but the job is busy",
-    "live-lock": ", likely a live-lock: in {count} samples it only asks, in a loop in {names}, if "
-    "something has happened, and nothing else of the job does anything",
+    "live-lock": ", likely a live-lock: in {count} samples it only polls in a loop in {names}, "
+    "and the rest of the job is idle",
     "other-in-limit": ", but another rank is within its own limit",
-    "only-prints": ", but the job is alive: its output goes on while no step is counted",
-    "starved": ", but the job wants to run: other programs have this machine's CPUs",
-    "cpu-unknown": ", and nothing tells whether the job works: its CPU time is not known",
-    "elsewhere-unknown": ", but the job is busy elsewhere, or its other ranks tell us nothing",
+    "only-prints": ", but the job is alive: its output continues while no step is counted",
+    "starved": ", but the job gets no CPU: other programs use this machine's CPUs",
+    "cpu-unknown": ", and whether the job works is unknown: its CPU time cannot be read",
+    "elsewhere-unknown": ", but the job is busy elsewhere, or its other ranks are unknown",
     "gpus-spin": ", and the GPUs only spin: {number:.0f} % utilisation at {before:.0f} % of the "
     "power limit, as in a collective that never completes; no I/O, no process born or ended",
     "in-kernel": ", and the job waits in the kernel (state D) for a disk, a network file system or "
@@ -279,15 +277,16 @@ GLUED: dict[WhyCode, str] = {
     "not-rank-0": ", for ranks other than 0",
     "resumed-from": ", resumed from {names}",
     "nothing-left-to-try": ", and nothing is left to try",
-    "maybe-incomplete": ", of which it cannot be told whether it is whole",
+    "maybe-incomplete": ", which is not known to be valid",
     "by-known-option": ", by {flag} (which the script's own parser knows)",
     "parser-knows": " (which the script's own parser knows)",
     "from-start": ": unless the script resumes by itself, training begins from its start",
     "scans-failed": ", {count} times in {seconds}; beginning at step 0 could lose checkpoints",
     "waits-for-room": ": the next attempt waits for room, {limit} at most",
-    "no-better": ", and after {limit} of waiting it was no better",
+    "no-better": ", unchanged after waiting {limit}",
 }
-"""What is said only behind another reason, with its own punctuation."""
+"""The sentence of each reason. Behind another one it follows a semicolon, unless it begins with
+punctuation or a space."""
 
 
 _TEXTS = ("who", "path", "other", "option", "problem")
@@ -296,19 +295,19 @@ _TEXTS = ("who", "path", "other", "option", "problem")
 
 def why_text(why: Why, *, brief: bool = False) -> str:
     """The sentence of a reason; brief: its headline, without what is known besides."""
-    sentence = SENTENCES.get(why.code) or GLUED[why.code]
+    sentence = SENTENCES[why.code]
     text = sentence.format(**_values(why, brief=brief))
     if "{because}" in sentence:
         return text
     return text + "".join(
-        f"{'' if one.code in GLUED else '; '}{why_text(one)}"
+        f"{'' if SENTENCES[one.code][0] in ' ,;:' else '; '}{why_text(one)}"
         for one in why.because
         if not brief or one.code == "waited"
     )
 
 
 def with_text(data: Any) -> Any:
-    """What a program gets: the data in built-in types, each reason with its sentence."""
+    """The data in built-in types for JSON, each reason with its sentence."""
     return _with_text(msgspec.to_builtins(data))
 
 
@@ -317,7 +316,7 @@ def _with_text(data: Any) -> Any:
         return [_with_text(each) for each in data]
     if not isinstance(data, dict):
         return data
-    if data.get("code") in SENTENCES or data.get("code") in GLUED:
+    if data.get("code") in SENTENCES:
         return {**data, "text": why_text(msgspec.convert(data, Why))}
     return {name: _with_text(each) for name, each in data.items()}
 
@@ -350,14 +349,14 @@ def exit_text(code: int | None, signal: int | None) -> str:
         return f"exit code {code}"
     if signal is not None:
         return f"killed by {signal_name(signal)}"
-    return "ended, and nobody was left to see how"
+    return "exit status unknown"
 
 
 def _values(why: Why, *, brief: bool) -> dict[str, object]:
-    """What the placeholders of a sentence stand for."""
+    """The values of the placeholders in a sentence."""
     found = {name: getattr(why, name) for name in why.__struct_fields__}
     found |= {name: clean(found[name], 800) or "unknown" for name in _TEXTS}
-    found["problem"] = str(found["problem"]).rstrip(".")  # it goes on in the middle of a line
+    found["problem"] = str(found["problem"]).rstrip(".")  # more follows in the same line
     path = found["path"]
     how, to = held_words(why.held or Stopped(), why.pids[:8])
     several = len(why.pids) > 1
