@@ -17,7 +17,7 @@ from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import CrashFact, ExceptionFact
 from watchdog_train.evidence.exceptions import of_elastic, of_hooks, of_output
-from watchdog_train.keeper import capped
+from watchdog_train.keeper import streams
 from watchdog_train.report.explanation_text import crash_words
 
 BEGIN = "import watchdog_train as wt\nwt.beat(1)\n"
@@ -281,8 +281,8 @@ def test_what_the_output_shows_has_its_time(tmp_path: Path) -> None:
 
 def test_a_traceback_is_timed_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other output has a time every ten seconds."""
-    monkeypatch.setattr(capped, "TRACEBACKS_EVERY_S", 0.0)
-    file = capped.CappedFile(str(tmp_path / "output.log"), 1 << 20)
+    monkeypatch.setattr(streams, "TRACEBACKS_EVERY_S", 0.0)
+    file = streams.CappedFile(str(tmp_path / "output.log"), 1 << 20)
     for text in ("step 1\n", "step 2\n", f"{TRACEBACK}KeyError: 1\n", "step 3\n"):
         file.append(text.encode())
     times = (tmp_path / "output.log.times").read_text().splitlines()

@@ -10,9 +10,8 @@ import os
 import threading
 from collections import deque
 
-from watchdog_train.keeper.capped import CappedFile
 from watchdog_train.keeper.messages import ready
-from watchdog_train.keeper.streams import Stream, read_block, start_thread
+from watchdog_train.keeper.streams import CappedFile, Stream, read_block, start_thread
 
 TYPE_CHECKING = False  # importing typing costs 1.5 MiB for as long as the training runs
 if TYPE_CHECKING:

@@ -49,11 +49,7 @@ class RunLock:
         self._release: Callable[[], None] | None = None
 
     def acquire(self) -> None:
-        """Take the run.
-
-        Raises:
-            WtrainError: another supervisor holds it, or the lock cannot be made.
-        """
+        """Take the run; WtrainError if another supervisor holds it, or no lock can be made."""
         deadline = time.monotonic() + _RETRY_FOR_S
         try:
             answer = _take(self.path)

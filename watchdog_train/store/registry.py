@@ -171,11 +171,7 @@ def claims_directory(run_id: str, *, make: bool) -> Path | None:
 
 
 def publish_claims(mine: Claims) -> Iterator[Claims]:
-    """Say it, and hear what the others say, the dead included.
-
-    Raises:
-        OSError: there is no place for it.
-    """
+    """Record ours, and yield those of others, the dead included; OSError without a place."""
     folder = claims_directory(mine.run_id, make=True)
     if folder is None:
         return

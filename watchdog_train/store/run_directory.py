@@ -115,21 +115,13 @@ def _cannot_create(runs_dir: Path, error: OSError) -> WtrainError:
 
 
 def ignore_in_git(runs_dir: Path) -> None:
-    """Keep run directories out of a repository.
-
-    Raises:
-        OSError: the place cannot be written.
-    """
+    """Keep run directories out of a repository; OSError if the place cannot be written."""
     with contextlib.suppress(FileExistsError), (runs_dir / ".gitignore").open("x") as file:
         file.write("*\n")
 
 
 def refuse_full(path: Path) -> None:
-    """Fail now rather than at the next event: folders can be made on a full disk, data not.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
+    """Raise OSError now rather than at the next event: a full disk takes folders, but no data."""
     probe = path / ".probe"
     hold(path)
     try:
@@ -199,11 +191,7 @@ def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirect
 
 
 def resolve_here(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
-    """As `resolve`, but a run of another directory must be named.
-
-    Raises:
-        WtrainError: unknown or ambiguous, or there is no run but in other directories.
-    """
+    """As `resolve`, but a run of another directory must be named."""
     place = runs_dir or default_runs_dir()
     if not run_ref and not runs_in(place):
         raise _none_here("there is no run in this directory", place)

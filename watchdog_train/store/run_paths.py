@@ -129,11 +129,7 @@ class RunDirectory(msgspec.Struct, frozen=True):
             ) from error
 
     def refuse_copy(self) -> None:
-        """Do not act on a copy: its files name the processes of the original.
-
-        Raises:
-            WtrainError: it is a copy.
-        """
+        """Raise WtrainError for a copy of a run: its files name the processes of the original."""
         original = original_of(self.path)
         if original is not None:
             raise WtrainError(
@@ -220,11 +216,7 @@ class _Pid(Value):
 
 
 def sign(run_dir: Path) -> None:
-    """Record where this run directory is, and give it an id if it has none.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Record where this run directory is, with an id if it has none; OSError if that fails."""
     known = _read_identity(run_dir)
     path = os.path.realpath(run_dir)
     if known is None or known.path != path:

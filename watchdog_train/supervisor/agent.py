@@ -190,8 +190,6 @@ class Agent(Supervisor):
         hurried = self._inbox or not self._outbox.is_empty or is_hurried(self.state)
         return a.Wait(until=observation.now + (HURRIED_S if hurried else TURN_S))
 
-    # The link ---------------------------------------------------------------------------------
-
     def _listen(self, now: float) -> None:
         for _, data in self._line.receive():
             message = messages.decode(messages.DOWN, data)

@@ -88,11 +88,7 @@ class ChildTable:
         stderr: File = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start it in a session of its own, to end by the deadline (None: when it wants to).
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start it in a session of its own, to end by the deadline; OSError if that fails."""
         variables, descriptors = for_child()
         process = subprocess.Popen(
             list(argv),

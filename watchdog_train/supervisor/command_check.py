@@ -27,11 +27,7 @@ _FIND_MODULE = (
 
 
 def check_command(command: tuple[str, ...], resume_arg: str | None = None) -> None:
-    """Refuse what cannot be started.
-
-    Raises:
-        WtrainError: exit code 78, with the likely cure.
-    """
+    """Raise WtrainError, exit code 78, with the likely cure for what cannot be started."""
     if not command:
         raise WtrainError(
             "there is no command to run",

@@ -38,11 +38,7 @@ Supervise = Callable[[Callable[["RunSession"], None]], "RunSession"]
 
 
 def refuse_to_detach() -> None:
-    """Say where nothing can be detached.
-
-    Raises:
-        WtrainError: the platform cannot detach, or too few processes can be started.
-    """
+    """Raise WtrainError if the platform cannot detach, or too few processes can be started."""
     refuse_few_tasks()
     if sys.platform == "win32":
         raise WtrainError(

@@ -74,11 +74,7 @@ def _lives(run: LiveRun, system: ProcessSystem) -> bool:
 
 
 def refuse_twins(twins: Twins, *, unwatched: bool = False) -> None:
-    """Do not start beside a supervised run of this training, nor (`unwatched`) beside an orphan.
-
-    Raises:
-        WtrainError: exit code 78: there is one.
-    """
+    """Raise WtrainError beside a supervised run of this training, or (`unwatched`) an orphan."""
     if unwatched and twins.unwatched:
         run = twins.unwatched[-1]
         message = f"the same training lives already and nobody watches it: {run.run_id}"

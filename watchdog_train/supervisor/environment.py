@@ -54,11 +54,7 @@ class EnvironmentAgain(Value):
 
 
 def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) -> None:
-    """Write down what the run has.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write down what the run has; OSError if the file cannot be written."""
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
     before = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
     # One that a restart went without is lacking still.

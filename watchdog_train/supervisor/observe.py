@@ -6,6 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from watchdog_train.core.actions import Observation, Request, SaveReport, Sleep, Told, TreeSight
@@ -230,16 +231,10 @@ class Observer:
             other_port=self._other_port(state),
             settings=(
                 *self._side_files.settings(self._sample, attempt),
-                *(report for each in told for report in each.settings),
+                *chain.from_iterable(each.settings for each in told),
             ),
-            places=(
-                *self._side_files.places(),
-                *(place for each in told for place in each.places),
-            ),
-            hooks=(
-                *self._side_files.hooks(),
-                *(report for each in told for report in each.hooks),
-            ),
+            places=(*self._side_files.places(), *chain.from_iterable(each.places for each in told)),
+            hooks=(*self._side_files.hooks(), *chain.from_iterable(each.hooks for each in told)),
             training=self._side_files.training(),
             resume_options=self._side_files.resume_options(),
             tasks=self._side_files.tasks(),

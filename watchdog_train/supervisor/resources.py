@@ -92,22 +92,14 @@ def _not_writable(path: Path) -> str | None:
 
 
 def refuse_little_room(tasks: int = NEEDED_TASKS) -> None:
-    """Before anything is started: so many more threads and processes must be possible.
-
-    Raises:
-        WtrainError: too few files, threads or processes, or a /proc of other processes.
-    """
+    """Raise WtrainError if too few files, threads or processes are left, or /proc is foreign."""
     proc.refuse_foreign()
     refuse_few_descriptors()
     refuse_few_tasks(tasks)
 
 
 def refuse_few_descriptors() -> None:
-    """Before anything is started: a supervisor could neither launch nor restart.
-
-    Raises:
-        WtrainError: too few files can be opened.
-    """
+    """Raise WtrainError if so few files can be opened that no launch or restart would work."""
     needed = HELD_DESCRIPTORS + SPARE_DESCRIPTORS
     count, why = _can_open(needed)
     if why is not None:
@@ -121,10 +113,9 @@ def refuse_few_descriptors() -> None:
 
 
 def refuse_few_tasks(needed: int = NEEDED_TASKS) -> None:
-    """Before anything is started: what fails later could leave a training unwatched.
+    """Raise WtrainError if too few threads can be started; processes count as threads here.
 
-    Raises:
-        WtrainError: too few threads can be started; the kernel counts processes with them.
+    What fails later could leave a training unwatched.
     """
     gate = _thread.allocate_lock()
     count = 0

@@ -70,7 +70,6 @@ class LinuxSystem:
         self._seen: set[int] = set()
         self._tcp = sock_diag.TcpCounter()
 
-    # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
         text = proc.read("/proc/sys/kernel/random/boot_id")
         return text.decode().strip() if text else None
@@ -110,7 +109,6 @@ class LinuxSystem:
         stats = (proc.read_stat(pid, strict=True) for pid in proc.list_pids())
         return {found.pid: found.row() for found in stats if found}
 
-    # -- what about it ---------------------------------------------------------
     def user_id(self, pid: int) -> int | None:
         """Its real user: the owner of /proc/PID is root for a process that may not be dumped."""
         field = proc.status_field(pid, "Uid")
@@ -192,7 +190,6 @@ class LinuxSystem:
             return sock_diag.connections()
         return None
 
-    # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """Through a pidfd: what it was opened on cannot become another process."""
         return self._send(who, signal_number, to_group=False)
@@ -261,7 +258,6 @@ class LinuxSystem:
         prctl = ctypes.CDLL(None, use_errno=True).prctl
         return bool(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
-    # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
         """On tmpfs where there is one with room."""
         return private_directory(run_id, SHARED_MEMORY)

@@ -51,7 +51,6 @@ class PortableSystem(ProcessSystem):
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
-    # -- who -----------------------------------------------------------------
     def identity(self, pid: int) -> ProcessId | None:
         with suppress(*REFUSED):
             return ProcessId(pid, _start(psutil.Process(pid)))
@@ -78,7 +77,6 @@ class PortableSystem(ProcessSystem):
     def all_processes(self) -> Mapping[int, ProcessRow]:
         return _rows(_pids(), {})
 
-    # -- what about it ---------------------------------------------------------
     def command_line(self, pid: int) -> tuple[str, ...] | None:
         with suppress(*REFUSED):
             return tuple(psutil.Process(pid).cmdline())
@@ -105,7 +103,6 @@ class PortableSystem(ProcessSystem):
                 return os.getpgid(pid)
         return None
 
-    # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """Checked immediately before."""
         if who.pid <= 1 or who.pid == os.getpid():
@@ -130,7 +127,6 @@ class PortableSystem(ProcessSystem):
             os.killpg(leader.pid, signal_number)
         return result[0]
 
-    # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
         return private_directory(run_id)
 

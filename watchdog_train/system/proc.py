@@ -99,11 +99,7 @@ def exists(pid: int) -> bool:
 
 
 def refuse_foreign() -> None:
-    """Do nothing by the numbers of another pid namespace: they are those of strangers.
-
-    Raises:
-        WtrainError: /proc is of another namespace than this process.
-    """
+    """Raise WtrainError if /proc is of another pid namespace: its numbers are of strangers."""
     try:
         told = os.readlink("/proc/self")
     except OSError:  # there is no /proc

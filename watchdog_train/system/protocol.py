@@ -81,7 +81,6 @@ class ProcessSystem(Protocol):
 
     name: str
 
-    # -- who -----------------------------------------------------------------
     def boot_id(self) -> str | None:
         """Changes at every boot; None where there is none."""
         return None
@@ -105,7 +104,6 @@ class ProcessSystem(Protocol):
     def all_processes(self) -> Mapping[int, ProcessRow]:
         """A full look, without I/O counters."""
 
-    # -- what about it ---------------------------------------------------------
     def command_line(self, pid: int) -> tuple[str, ...] | None: ...
     def user_id(self, pid: int) -> int | None: ...
     def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
@@ -164,7 +162,6 @@ class ProcessSystem(Protocol):
         """Every socket here; None where that cannot be told."""
         return None
 
-    # -- acting ------------------------------------------------------------------
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """To this very process, verified at this moment, through a pidfd where there is one."""
 
@@ -179,7 +176,6 @@ class ProcessSystem(Protocol):
         """Adopt orphaned descendants; None where the platform has no such thing."""
         return None
 
-    # -- places and clocks ---------------------------------------------------------
     def slot_directory(self, run_id: str) -> Path | None:
         """A private directory for slots, on tmpfs where there is one with room; not made."""
 

@@ -273,7 +273,6 @@ class TraceReader:
         )
         return TraceSample(sample=sample, new_attempt=new_attempt, wait=found.wait)
 
-    # -- time ---------------------------------------------------------------------------------
     def _pass_time(self, time: float) -> float | None:
         """Go on to a sample's time; how late it came, or None for one that is out of order."""
         at = time + self._offset
@@ -311,7 +310,6 @@ class TraceReader:
         self._processes = None
         self._ranks, self._ended = {}, {}
 
-    # -- processes ----------------------------------------------------------------------------
     def _count_processes(self, found: TraceLine) -> None:
         """Births and deaths by the count: one of each between two samples is not seen."""
         if found.processes is None:

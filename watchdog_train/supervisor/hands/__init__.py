@@ -57,11 +57,7 @@ class Hands(Protocol):
         """
 
     def launch(self, plan: Plan, token: str, state: State) -> None:
-        """Start a keeper that starts the plan's command.
-
-        Raises:
-            OSError: nothing was started.
-        """
+        """Start a keeper that starts the plan's command; OSError if nothing was started."""
 
     def signal(self, action: Signal) -> Iterator[SentSignal]:
         """Send the signals of one stage of a kill, each to a verified identity."""

@@ -87,8 +87,6 @@ class LocalHands(Sampler):
         super().close()
         self._ending.close()
 
-    # What is seen -----------------------------------------------------------------------------
-
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         number, tree = state.attempts[-1].attempt, self._mine(state)
         status = self._ending.status
@@ -181,8 +179,6 @@ class LocalHands(Sampler):
             if ended not in (None, EXIT_AT_GATE):
                 return LaunchReport(root=root, keeper=keeper)
         return LaunchReport(root=None, keeper=keeper, lost=True)
-
-    # What is done -----------------------------------------------------------------------------
 
     def launch(self, plan: Plan, token: str, state: State) -> None:
         context = self._context

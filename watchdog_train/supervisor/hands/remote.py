@@ -81,8 +81,6 @@ class RemoteHands:
         self.over = False
         """It knows that the run is over, or has ended itself."""
 
-    # What comes -------------------------------------------------------------------------------
-
     def begin(self, now: float) -> None:
         self.exit_known_at = 0.0
 
@@ -194,8 +192,6 @@ class RemoteHands:
         if top == "attempts" and len(rest) == 1 and rest[0].startswith("saves."):
             return folder / rest[0].replace("saves.", f"saves.{self.host}-", 1)
         return folder.joinpath(FOLDER, self.host, *rest) if top in ("attempts", "stalls") else None
-
-    # What goes --------------------------------------------------------------------------------
 
     def launch(self, plan: Plan, token: str, state: State) -> None:
         ours = launcher_environment(state, plan.attempt)

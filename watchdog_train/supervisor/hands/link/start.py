@@ -48,11 +48,7 @@ def meet(task: JobTask, children: ChildTable) -> Link:
 
 
 def make_room(machines: int) -> None:
-    """Let this process, and so its children, open a file for each of them.
-
-    Raises:
-        WtrainError: it may not.
-    """
+    """Let this process and its children open a file for each machine, or raise WtrainError."""
     if sys.platform == "win32":
         return
     import resource
@@ -70,11 +66,7 @@ class Listener:
     """A leader's unix socket, in a private directory; one a job and machine."""
 
     def __init__(self, job: str) -> None:
-        """Listen.
-
-        Raises:
-            WtrainError: another leader lives, or there is no place for a socket.
-        """
+        """Listen; WtrainError if another leader lives, or there is no place for a socket."""
         folder = _folder(job, make=True)
         if folder is None:
             why = f"no private directory can be made for a socket: {why_denied('link', _bases())}"
@@ -116,11 +108,7 @@ class Listener:
 
 
 def dial(job: str) -> socket.socket:
-    """Connect to the leader of a job on this machine.
-
-    Raises:
-        OSError: there is none now.
-    """
+    """Connect to the leader of a job on this machine; OSError if there is none now."""
     folder = _folder(job, make=False)
     if folder is None:
         raise FileNotFoundError(job)
