@@ -16,22 +16,24 @@ from watchdog_train.core.diagnosis.idle import WORKER_LOOP
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
+from watchdog_train.explain import frame_sets
 from watchdog_train.explain.chains import has_failed_end
 
 _LITTLE_MEMORY = 0.05
 _BUSY_PER_CORE = 1.2
 _SIGBUS = 7
-_LOADER = "* (torch/utils/data/*|torchdata/*)"
-_BUILDS = "_run_ninja_build|_write_ninja_file_and_build_library (torch/*)"
 _NETWORK_KERNEL = re.compile(r"nfs|rpc_wait|lustre|ptlrpc|ceph|fuse|cifs|smb|gpfs|9p_")
 _CUDA_THREADS = ("cuda", "pt_nccl")
 
 
-class _Sign(NamedTuple):
-    """What is seen: a frame of those involved, a line or an exception, or a fact."""
+class _When(NamedTuple):
+    """What must be seen for some remedies: a frame of those involved, a line, or a fact."""
 
+    ground: x.RemedyGround
+    remedies: str
     frames: str = ""
     said: str = ""
+    """A regular expression for an exception or a line of output."""
     fact: Callable[[Grounds], object] | None = None
 
 
@@ -103,8 +105,8 @@ class Grounds:
         alive = [lock.owner_alive for lock in self.evidence.locks]
         if alive:
             return False in alive and True not in alive
-        baton = self.runs("wait (torch/utils/file_baton.py)")
-        return baton and not self.runs(_BUILDS, self.evidence.processes)
+        baton = self.runs(frame_sets.EXTENSION_LOCK)
+        return baton and not self.runs(frame_sets.BUILDS_EXTENSION, self.evidence.processes)
 
     @property
     def on_network(self) -> bool:
@@ -131,19 +133,19 @@ class Grounds:
         """Those of a family's candidates that have grounds here, then those that a fact names."""
         offer: dict[str, x.Remedy] = {}
         for name in names:
-            held = next((g for g in _GROUNDS.get(name, ()) if self._holds(_SIGNS[g])), None)
+            held = next(filter(self._holds, _GROUNDS.get(name, ())), None)
             if held is not None and name not in self.pointless:
-                offer[name] = x.Remedy(name=name, by="family", ground=held)
+                offer[name] = x.Remedy(name=name, by="family", ground=held.ground)
         for name, ground, fact in _BY_FACT:
             if name not in offer and fact(self):
                 offer[name] = x.Remedy(name=name, by="fact", ground=ground)
         return tuple(offer.values())
 
-    def _holds(self, sign: _Sign) -> bool:
+    def _holds(self, row: _When) -> bool:
         return bool(
-            (sign.fact is not None and sign.fact(self))
-            or (sign.frames and self.runs(sign.frames))
-            or (sign.said and self.says(sign.said))
+            (row.fact is not None and row.fact(self))
+            or (row.frames and self.runs(row.frames))
+            or (row.said and self.says(row.said))
         )
 
     @cached_property
@@ -151,7 +153,9 @@ class Grounds:
         """Settings that are known to change nothing here."""
         if _is_outside(self.roots):
             kept = {"named", "host-memory"}
-            return tuple(name for name, grounds in _GROUNDS.items() if kept.isdisjoint(grounds))
+            return tuple(
+                name for name, rows in _GROUNDS.items() if kept.isdisjoint(r.ground for r in rows)
+            )
         ranks = [p for p in self.evidence.processes if p.role == "rank"]
         names = [
             name
@@ -170,182 +174,150 @@ class Grounds:
         return tuple(names)
 
 
-_OUT_OF_GPU = r"OutOfMemoryError|out of memory|ALLOC_FAILED|RESOURCE_EXHAUSTED"
-_GPU_FAULT = (
-    r"\bXid\b|\bECC\b|[Uu]ncorrectable|fallen off|CUDA error|CUDA_ERROR|HSA_STATUS|HIP error|"
-    r"hardware|illegal (?:memory|instruction)|NVLink|unspecified launch failure"
-)
-_COLLECTIVE = r"[Cc]ollective|\bNCCL\b|[Gg]loo|ProcessGroup|Broken pipe|[Tt]imed? ?out"
-_SIGNS: Mapping[x.RemedyGround, _Sign] = {
-    "named": _Sign(fact=lambda _: True),
-    "loader": _Sign(
-        _LOADER,
+def _lacks_shm(s: Grounds) -> bool:
+    return s.full_shm or any(end.signal == _SIGBUS for end in s.ends)
+
+
+def _lock_left_by_fork(s: Grounds) -> bool:
+    return any(isinstance(one, w.MutexWait) and one.owner_lives is False for one in s.roots)
+
+
+_WHEN: tuple[_When, ...] = (
+    _When("named", "lightning-ddp plain-retry", fact=lambda _: True),
+    _When(
+        "loader",
+        "num-workers-0 num-workers-1 persistent-workers persistent-workers-off loader-timeout",
+        "* (torch/utils/data/*|torchdata/*)",
         r"DataLoader|worker",
         lambda s: any(isinstance(one, x.BatchWait) for one in (*s.roots, *s.how)),
     ),
-    "pinning": _Sign("_pin_memory_loop || *pin_memory*", r"[Pp]in[_ ]memory"),
-    "forked": _Sign(
-        WORKER_LOOP,
-        r"\bfork",
-        lambda s: (
-            any(p.forked for p in s.involved)
-            or any(isinstance(d, w.MutexWait) and d.owner_lives is False for d in s.roots)
-        ),
+    _When(
+        "pinning", "pin-memory-off persistent-workers-off",
+        "_pin_memory_loop || *pin_memory*", r"[Pp]in[_ ]memory",
     ),
-    "sharing": _Sign(
+    _When(
+        "forked", "spawn", WORKER_LOOP, r"\bfork",
+        lambda s: any(p.forked for p in s.involved) or _lock_left_by_fork(s),
+    ),
+    _When(
+        "sharing", "file-system-sharing",
         "* (*multiprocess*/reductions.py|*multiprocess*/resource_sharer.py|torch/storage.py)",
         r"Too many open files|ancdata|[Ss]hared memory|shared_memory|shm|Bus error|No space left",
-        lambda s: s.full_shm or any(end.signal == _SIGBUS for end in s.ends),
+        _lacks_shm,
     ),
-    "shm": _Sign(
-        "",
-        r"[Ss]hared memory|shm|Bus error|No space left on device",
-        lambda s: s.full_shm or any(end.signal == _SIGBUS for end in s.ends),
+    _When(
+        "shm", "bigger-shm", said=r"[Ss]hared memory|shm|Bus error|No space left on device",
+        fact=_lacks_shm,
     ),
-    "datasets": _Sign("* (datasets/*)", r"datasets|Map \(num_proc|num_proc"),
-    "tokenizers": _Sign(
+    _When(
+        "datasets", "num-proc-none preprocess-before-launch", "* (datasets/*)", r"datasets|num_proc"
+    ),
+    _When(
+        "tokenizers", "tokenizers-off tokenizers-slow",
         "* (tokenizers/*|transformers/tokenization*) || *rayon*|*tokenizers*|*tokenize*",
         r"[Tt]okenizer",
     ),
-    "hub": _Sign(
+    _When(
+        "hub", "hf-offline hub-timeouts",
         "* (huggingface_hub/*|hf_xet/*|datasets/download/*|datasets/utils/file_utils.py)",
         r"huggingface|hf\.co|hf-mirror|LocalEntryNotFound|HfHub",
     ),
-    "xet": _Sign("* (hf_xet/*|huggingface_hub/*) || *xet*", r"xet"),
-    "remote-file": _Sign(
+    _When("xet", "xet-off", "* (hf_xet/*|huggingface_hub/*) || *xet*", r"xet"),
+    _When(
+        "remote-file", "open-in-worker",
         "* (h5py/*|tables/*|fsspec/*|s3fs/*|gcsfs/*|zarr/*|netCDF4/*|pyarrow/*) || *H5*",
         r"h5py|HDF5|fsspec|s3fs",
     ),
-    "dead-holder": _Sign(fact=lambda s: s.dead_holder),
-    "network-file": _Sign(
-        said=r"Stale file handle|ESTALE|\bNFS\b|flock|No locks", fact=lambda s: s.on_network
+    _When("dead-holder", "clear-stale-lock", fact=lambda s: s.dead_holder),
+    _When(
+        "network-file", "local-cache", said=r"Stale file handle|ESTALE|\bNFS\b|flock|No locks",
+        fact=lambda s: s.on_network,
     ),
-    "collective": _Sign(
-        said=_COLLECTIVE, fact=lambda s: s.in_collective
+    _When(
+        "collective", "debug-detail",
+        said=r"[Cc]ollective|\bNCCL\b|[Gg]loo|ProcessGroup|Broken pipe|[Tt]imed? ?out",
+        fact=lambda s: s.in_collective,
     ),
-    "nccl": _Sign(
-        "*nccl*|*NCCL*",
-        r"NCCL|nccl",
+    _When(
+        "nccl", "nccl-p2p-off nccl-ib-off nccl-socket-ifname single-process",
+        "*nccl*|*NCCL*", r"NCCL|nccl",
         lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots),
     ),
-    "store": _Sign(
+    _When(
+        "store", "rank-env-check single-process",
         "init_process_group|*rendezvous*|*TCPStore*|*CommInit*",
         r"[Rr]endezvous|TCPStore|MASTER_ADDR|init_process_group|[Bb]ootstrap|ncclCommInit|socket",
         lambda s: any(isinstance(one, x.StoreWait) for one in (*s.roots, *s.how)),
     ),
-    "left-early": _Sign(
+    _When(
+        "left-early", "drop-last",
         said=r"[Uu]neven|exited|closed by (?:peer|remote)|finished early",
-        fact=lambda s: (
-            s.others_meet
-            and (any(not has_failed_end(end) for end in s.ends) or s.runs(_LEAVING))
-        ),
+        fact=lambda s: s.others_meet
+        and (any(not has_failed_end(end) for end in s.ends) or s.runs(frame_sets.LEAVES)),
     ),
-    "failed-alone": _Sign(
+    _When(
+        "failed-alone", "abort-all-on-failure",
         said=r"Traceback|Error:|exitcode|closed by (?:peer|remote)",
         fact=lambda s: any(has_failed_end(end) for end in s.ends) and bool(s.how),
     ),
-    "evaluates": _Sign(
-        "evaluate*|evaluation_loop|prediction_*|predict*|validate*|validation*|eval_*|_eval*"
+    _When(
+        "evaluates", "no-eval",
+        "evaluate*|evaluation_loop|prediction_*|predict*|validate*|validation*|eval_*|_eval*",
     ),
-    "rank-works": _Sign(
-        said=r"[Tt]imed? ?out|Timeout",
+    _When(
+        "rank-works", "raise-ddp-timeout preprocess-before-launch", said=r"[Tt]imed? ?out|Timeout",
         fact=lambda s: s.others_meet and not s.ends and not _is_outside(s.roots),
     ),
-    "saves": _Sign(
-        "*state_dict*|save*|_save*|*_checkpoint|*full_params*|full_tensor", r"state_dict|[Ss]av"
+    _When(
+        "saves", "save-on-all-ranks sharded-state-dict",
+        "*state_dict*|save*|_save*|*_checkpoint|*full_params*|full_tensor", r"state_dict|[Ss]av",
     ),
-    "leaves": _Sign(
-        "_shutdown (threading.py) || _exit_function|_python_exit|destroy_process_group|"
-        "Py_Finalize*|Py_RunMain|__run_exit_handlers || * (atexit*) || *::~*|*ncclCommAbort*|"
-        "*ncclCommDestroy*|finish|teardown",
-        r"destroy_process_group",
+    _When(
+        "leaves", "destroy-process-group",
+        f"{frame_sets.LEAVES} || *::~*|*ncclCommAbort*|*ncclCommDestroy*", r"destroy_process_group",
     ),
-    "spawned": _Sign("spawn_main", r"freeze_support|bootstrapping phase|__main__"),
-    "own-line": _Sign(fact=lambda s: s.places[0]),
-    "library-line": _Sign(fact=lambda s: s.places[1]),
-    "device": _Sign(
-        "synchronize (torch/cuda/*) || *_local_scalar_dense*|*StreamSynchronize*|*Synchronize*",
-        r"CUDA|HIP",
-        lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots),
+    _When("spawned", "main-guard", "spawn_main", r"freeze_support|bootstrapping phase|__main__"),
+    _When("own-line", "none-user-fix", fact=lambda s: s.places[0]),
+    _When("library-line", "upgrade-library", fact=lambda s: s.places[1]),
+    _When(
+        "device", "launch-blocking", "synchronize (torch/cuda/*) || *Synchronize*|*scalar_dense*",
+        r"CUDA|HIP", lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots),
     ),
-    "gpu-fault": _Sign(said=_GPU_FAULT),
-    "gpu-memory": _Sign(said=_OUT_OF_GPU),
-    "host-memory": _Sign(
+    _When(
+        "gpu-fault", "other-node",
+        said=r"\bXid\b|\bECC\b|[Uu]ncorrectable|fallen off|CUDA error|CUDA_ERROR|HSA_STATUS|"
+        r"HIP error|hardware|illegal (?:memory|instruction)|NVLink|unspecified launch failure",
+    ),
+    _When(
+        "gpu-memory", "allocator-expandable batch-halve-accumulate",
+        said=r"OutOfMemoryError|out of memory|ALLOC_FAILED|RESOURCE_EXHAUSTED",
+    ),
+    _When(
+        "host-memory", "batch-halve-accumulate less-host-memory",
         said=r"(?i)\boom[-_ ]|out of memory: kill|cannot allocate memory|MemoryError",
         fact=lambda s: s.little_memory,
     ),
-    "threads": _Sign(
-        "*gomp*|*GOMP*|*kmp_*|omp_*|*OMP*|*blas_*|*openblas*|*mkl_*|*ThreadPool*|*cv::*|cv2*|"
-        "*setNumThreads*|*set_num_threads*|*parallel_for*|*invoke_parallel*|*tbb::*|*dnnl*|*rayon* "
-        "|| * (libgomp*|libiomp*|libomp*|libopencv*|cv2*|libmkl_*|libopenblas*|libtbb*)",
-        r"OMP|OpenMP|MKL",
-        lambda s: (s.evidence.host.load_per_core or 0.0) > _BUSY_PER_CORE
-        or any(isinstance(d, w.MutexWait) and d.owner_lives is False for d in s.roots),
+    _When(
+        "threads", "omp-1",
+        f"{frame_sets.NATIVE_POOL} || *OMP*", r"OMP|OpenMP|MKL",
+        lambda s: (s.evidence.host.load_per_core or 0.0) > _BUSY_PER_CORE or _lock_left_by_fork(s),
     ),
-    "wandb": _Sign("* (wandb/*)", r"wandb|W&B"),
-    "compiles": _Sign(
+    _When("wandb", "wandb-offline", "* (wandb/*)", r"wandb|W&B"),
+    _When(
+        "compiles", "no-compile compile-threads-1",
         "* (torch/_inductor/*|torch/_dynamo/*|triton/*|torch/_functorch/*)",
         r"inductor|[Tt]riton|dynamo|torch\.compile",
     ),
-    "nan": _Sign(said=r"(?i)\bnan\b|overflow|\binf\b|loss scale"),
-    "mps": _Sign("*mps*|*MPS*|*Metal*", r"MPS|mps|[Mm]etal"),
-}  # fmt: skip
-"""What has to be seen for each ground."""
-_LEAVING = (
-    "_exit_function|_python_exit|destroy_process_group|__run_exit_handlers|on_train_end || "
-    "_shutdown (threading.py)"
-)
-_GROUNDS: Mapping[str, tuple[x.RemedyGround, ...]] = {
-    "num-workers-0": ("loader",),
-    "num-workers-1": ("loader",),
-    "spawn": ("forked",),
-    "pin-memory-off": ("pinning",),
-    "persistent-workers": ("loader",),
-    "persistent-workers-off": ("loader", "pinning"),
-    "loader-timeout": ("loader",),
-    "file-system-sharing": ("sharing",),
-    "num-proc-none": ("datasets",),
-    "tokenizers-off": ("tokenizers",),
-    "tokenizers-slow": ("tokenizers",),
-    "hf-offline": ("hub",),
-    "hub-timeouts": ("hub",),
-    "xet-off": ("xet",),
-    "open-in-worker": ("remote-file",),
-    "clear-stale-lock": ("dead-holder",),
-    "local-cache": ("network-file",),
-    "omp-1": ("threads",),
-    "wandb-offline": ("wandb",),
-    "no-compile": ("compiles",),
-    "compile-threads-1": ("compiles",),
-    "nccl-p2p-off": ("nccl",),
-    "nccl-ib-off": ("nccl",),
-    "nccl-socket-ifname": ("nccl",),
-    "raise-ddp-timeout": ("rank-works",),
-    "preprocess-before-launch": ("rank-works", "datasets"),
-    "debug-detail": ("collective",),
-    "single-process": ("nccl", "store"),
-    "drop-last": ("left-early",),
-    "abort-all-on-failure": ("failed-alone",),
-    "no-eval": ("evaluates",),
-    "rank-env-check": ("store",),
-    "save-on-all-ranks": ("saves",),
-    "sharded-state-dict": ("saves",),
-    "destroy-process-group": ("leaves",),
-    "main-guard": ("spawned",),
-    "none-user-fix": ("own-line",),
-    "upgrade-library": ("library-line",),
-    "launch-blocking": ("device",),
-    "other-node": ("gpu-fault",),
-    "allocator-expandable": ("gpu-memory",),
-    "batch-halve-accumulate": ("gpu-memory", "host-memory"),
-    "less-host-memory": ("host-memory",),
-    "bigger-shm": ("shm",),
-    "bf16": ("nan",),
-    "cpu-not-mps": ("mps",),
-    "lightning-ddp": ("named",),
-    "plain-retry": ("named",),
+    _When("nan", "bf16", said=r"(?i)\bnan\b|overflow|\binf\b|loss scale"),
+    _When("mps", "cpu-not-mps", "*mps*|*MPS*|*Metal*", r"MPS|mps|[Mm]etal"),
+)  # fmt: skip
+"""Any row that names a remedy is enough. A remedy without one is in every attempt, or only a person
+may ask for it."""
+_GROUNDS: Mapping[str, tuple[_When, ...]] = {
+    name: tuple(row for row in _WHEN if name in row.remedies.split())
+    for row in _WHEN
+    for name in row.remedies.split()
 }
-"""Any of them is enough. What is not here, every attempt has, or only a person may ask for it."""
 _BY_FACT: tuple[tuple[str, x.RemedyGround, Callable[[Grounds], object]], ...] = (
     ("bigger-shm", "shm", lambda s: s.full_shm),
     ("less-host-memory", "host-memory", lambda s: any(e.sender == "oom-killer" for e in s.ends)),
@@ -363,7 +335,7 @@ _ALREADY: Mapping[str, tuple[str, frozenset[str]]] = {
     "nccl-ib-off": ("NCCL_IB_DISABLE", frozenset({"1"})),
 }
 """The variable by which a setting is in effect before anybody makes it."""
-_OF_WORKERS = tuple(name for name, grounds in _GROUNDS.items() if "loader" in grounds)
+_OF_WORKERS = tuple(name for name, rows in _GROUNDS.items() if rows[0].ground == "loader")
 
 
 def _is_outside(roots: tuple[x.Doing, ...]) -> bool:

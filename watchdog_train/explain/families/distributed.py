@@ -63,7 +63,6 @@ _mismatch = declare(
 
 @_mismatch.job
 def _compared(scene: Scene) -> Cause | None:
-    rank = scene.recorded.culprit if scene.recorded is not None else None
     differ = scene.relation == "different-operation"
     if scene.shares_group:
         orders = "the ranks began its operations in different orders (first: {orders})"
@@ -72,12 +71,12 @@ def _compared(scene: Scene) -> Cause | None:
             "Several threads of a rank use one process group at the same time, "
             f"{f'and {orders}' if differ else f'so {may}'}. "
             "Give the other thread a group of its own (new_group).",
-            remedies=("none-user-fix",), rank=rank if differ else None,
+            remedies=("none-user-fix",), rank=scene.culprit if differ else None,
         )  # fmt: skip
     if differ:
-        return proven(rank=rank)
+        return proven(rank=scene.culprit)
     if scene.relation == "different-size":
-        return likely(SIZES, rank=rank)
+        return likely(SIZES, rank=scene.culprit)
     if scene.standing == "different-operations":
         return likely()
     if scene.standing in ("different-places", "partly-named"):
@@ -89,7 +88,7 @@ def _compared(scene: Scene) -> Cause | None:
         return possible(
             "Ranks have begun different numbers of collectives. The rank with the lowest number is "
             "the first to look at.",
-            rank=rank,
+            rank=scene.culprit,
         )
     return None
 
@@ -164,8 +163,7 @@ def communicator(_: Scene, process: Captured) -> Cause | None:
 @communicator.job
 def _first_collectives(scene: Scene) -> Cause | None:
     first = scene.relation in ("same", "behind") and scene.first_number < 4
-    rank = scene.recorded.culprit if scene.recorded is not None else None
-    return possible(rank=rank) if first else None
+    return possible(rank=scene.culprit) if first else None
 
 
 @family("store-rendezvous", "pytorch/pytorch#105782", kind="hang", of=("tcp",), symptom=True,
