@@ -8,6 +8,7 @@ import msgspec
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.evidence.inputs import read_inputs
+from watchdog_train.evidence.plugins import all_families
 from watchdog_train.explain.judge import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text
@@ -24,7 +25,10 @@ def diagnose(*, paths: tuple[str, ...], as_json: bool) -> None:
     a file may tell the process: rank0.pid12.txt, rank0-worker1.pid13.txt, rank3.log.
     """
     given = read_inputs(paths)
-    found = judge(given.evidence)
+    families, warnings = all_families()
+    found = judge(given.evidence, families=families)
+    for warning in warnings:
+        echo(f"wtrain: {warning}", err=True)
     if as_json:
         print_json(
             failure=given.failures[0] if given.failures else None,

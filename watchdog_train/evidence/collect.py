@@ -37,6 +37,7 @@ from watchdog_train.evidence.attaching import Attaching
 from watchdog_train.evidence.busy_wait import asks_at
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
 from watchdog_train.evidence.full_disk import full_disk
+from watchdog_train.evidence.plugins import all_families
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (
@@ -282,7 +283,10 @@ class _Collection:
         )
         chains = Chains(evidence)
         told = as_raised(evidence)
-        found = judge(told, self._situation(), Chains(told) if told != evidence else chains)
+        families, warnings = all_families()
+        seen = Chains(told) if told != evidence else chains
+        found = judge(told, self._situation(), seen, families)
+        self.problems += warnings
         granted = patience.judge(chains, silence=request.silence, limits=request.patience)
         self.attaching.undo_all()
         if self.draft.problem is not None:

@@ -15,6 +15,7 @@ from watchdog_train.core.diagnosis.places import root_process
 from watchdog_train.core.model import JointAnswer
 from watchdog_train.evidence.bundle import read_bundle, read_logs
 from watchdog_train.evidence.machines import JOINT_FILE, together
+from watchdog_train.evidence.plugins import all_families
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.explain.judge import judge
@@ -33,7 +34,7 @@ def answer(request: JointRequest) -> JointAnswer:
     if not there:
         return JointAnswer(explanation=None, problem="no bundle can be read")
     whole = together(list(found.values()))
-    told = judge(whole)
+    told = judge(whole, families=all_families()[0])
     guilty = root_process(whole, told)
     answered = JointAnswer(
         explanation=told,

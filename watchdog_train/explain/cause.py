@@ -80,8 +80,6 @@ class Family(msgspec.Struct, kw_only=True):
     of_process: OfProcess | None = None
     of_job: OfJob | None = None
     of_message: OfMessage | None = None
-    package: str = ""
-    """Of another package: its name."""
 
     def job(self, function: OfJob) -> OfJob:
         """Add what recognises it by the job as a whole: records, signals, the machine."""

@@ -41,6 +41,5 @@ threads and libraries, then the ranks among each other; what others print as wel
 
 
 def known_families() -> tuple[Family, ...]:
-    """All of ours, in their order, and those of other packages after them."""
-    ours = tuple(REGISTERED[name] for name in ORDER)
-    return (*ours, *(one for name, one in REGISTERED.items() if name not in ORDER))
+    """All of ours, in their order."""
+    return tuple(REGISTERED[name] for name in ORDER)
