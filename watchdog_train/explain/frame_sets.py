@@ -140,23 +140,19 @@ GATHERS_STATE = (
 )
 
 # Compilers
-INDUCTOR_WAIT = (
-    "wait|_wait_futures|result|get_result|benchmark*|_compile_end|async_compile* "
-    "(torch/_inductor/async_compile.py|torch/_inductor/codecache.py|"
-    "torch/_inductor/compile_worker/subproc_pool.py|torch/_inductor/autotune_process.py)"
-)
-AUTOTUNES = (
-    "_bench|benchmark|autotune|prune_configs|check_disk_cache (triton/runtime/autotuner.py) || "
-    "do_bench* (triton/testing.py) || *autotune*|bench|benchmark*|do_bench* "
-    "(torch/_inductor/runtime/*|torch/_inductor/select_algorithm.py|"
-    "torch/_inductor/autotune_process.py)"
-)
 EXTENSION_LOCK = "wait (*file_baton.py)"
 BUILDS_EXTENSION = (
     "_run_ninja_build|_write_ninja_file_and_build_library (torch/utils/cpp_extension.py)"
 )
 
 # Services
+NO_TASK = (
+    "asynloop|synloop (celery/worker/loops.py) || workloop|wait_for_job (billiard/pool.py) || "
+    "dequeue_job_and_maintain_ttl|dequeue_any (rq/*)"
+)
+HAS_A_TASK = (
+    "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
+)
 TRACKERS = (
     "* (wandb/*|comet_ml/*|mlflow/*|neptune*/*|clearml/*|trains/*|swanlab/*|aim/*|trackio/*|"
     "dagshub/*|polyaxon/*|azureml/*|guild/*|visdom/*|dvclive/*|pluto/*|determined/*|sacred/*)"

@@ -19,16 +19,10 @@ from watchdog_train.core.model.explanation import Patience, PatienceRow, Silence
 from watchdog_train.core.policy import WaitLimits
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.explanation import silent_nodes, standstill
+from watchdog_train.explain.frame_sets import HAS_A_TASK, NO_TASK
 from watchdog_train.explain.graph import Node, Waits
 
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
-_SERVES = (
-    "asynloop|synloop (celery/worker/loops.py) || workloop|wait_for_job (billiard/pool.py) || "
-    "dequeue_job_and_maintain_ttl|dequeue_any (rq/*)"
-)
-_HAS_A_TASK = (
-    "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
-)
 _FOR_RANKS = (x.CollectiveWait, x.StoreWait, w.ChildWait)
 """Waits for other processes of the job."""
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
@@ -120,8 +114,8 @@ def _asking(facts: Chains) -> tuple[int, ...]:
 def _serves(threads: Iterable[ThreadStack]) -> bool:
     """A worker that waits for its next task, and has none."""
     frames = [frame for thread in threads for frame in thread.frames]
-    return any(frame_matches(_SERVES, frame) for frame in frames) and not any(
-        frame_matches(_HAS_A_TASK, frame) for frame in frames
+    return any(frame_matches(NO_TASK, frame) for frame in frames) and not any(
+        frame_matches(HAS_A_TASK, frame) for frame in frames
     )
 
 

@@ -66,10 +66,9 @@ def _compared(scene: Scene) -> Cause | None:
     differ = scene.relation == "different-operation"
     if scene.shares_group:
         orders = "the ranks began its operations in different orders (first: {orders})"
-        may = "ranks may begin its operations in different orders"
         return (proven if differ else likely)(
             "Several threads of a rank use one process group at the same time, "
-            f"{f'and {orders}' if differ else f'so {may}'}. "
+            f"{f'and {orders}' if differ else 'so ranks may begin its operations in any order'}. "
             "Give the other thread a group of its own (new_group).",
             remedies=("none-user-fix",), rank=scene.culprit if differ else None,
         )  # fmt: skip
@@ -80,16 +79,9 @@ def _compared(scene: Scene) -> Cause | None:
     if scene.standing == "different-operations":
         return likely()
     if scene.standing in ("different-places", "partly-named"):
-        return possible(
-            "The ranks wait at different places of the program. A branch that not all ranks take "
-            "is the usual cause."
-        )
+        return possible()
     if scene.relation == "behind" and not scene.records_agree:
-        return possible(
-            "Ranks have begun different numbers of collectives. The rank with the lowest number is "
-            "the first to look at.",
-            rank=scene.culprit,
-        )
+        return possible("Ranks have begun different numbers of collectives.", rank=scene.culprit)
     return None
 
 
@@ -114,28 +106,17 @@ def left_the_others(scene: Scene, process: Captured) -> Cause | None:
     stack = process.stack
     if process.role != "rank" or not process.is_apart:
         return None
-    if process.has_ended:
+    if process.has_ended or stack.passes(sets.LEAVES):
         return likely("One rank has ended, and the other ranks wait for it in a collective.")
-    if stack.passes(sets.LEAVES):
-        return likely("One rank is at its end, while the other ranks wait for it in a collective.")
     sends = stack.passes(f"{sets.EVALUATES_OR_SAVES} || on_*", _SENDS_AWAY)
-    if sends and stack.avoids(f"{sets.GATHERS_STATE} || {sets.TRACKERS}"):
-        return likely(
-            "One rank sends something to a server, while the other ranks wait for it in a "
-            "collective."
-        )
+    sends = sends and stack.avoids(f"{sets.GATHERS_STATE} || {sets.TRACKERS}")
     elsewhere = f"{sets.KNOWN_ELSEWHERE} || {sets.GATHERS_STATE}"
-    if stack.passes(sets.EVALUATES_OR_SAVES) and stack.avoids(elsewhere):
-        return likely(
-            "One rank has left the training loop, while the others wait for it in a collective."
-        )
+    if sends or (stack.passes(sets.EVALUATES_OR_SAVES) and stack.avoids(elsewhere)):
+        return likely("One rank evaluates or saves, while the others wait for it in a collective.")
     prepares = stack.passes(sets.PREPARES_DATA)
     behind = scene.relation == "behind" and scene.records_agree
     if behind and not prepares and stack.avoids(sets.KNOWN_ELSEWHERE):
-        return likely(
-            "One rank has begun fewer collectives than the others and is in none, while the others "
-            "wait for it."
-        )
+        return likely("One rank has begun fewer collectives than the others and is in none.")
     away = process.resting or not (process.doing_what == "device" or prepares)
     return possible() if away and stack.avoids(_ELSEWHERE) else None
 

@@ -6,31 +6,27 @@ from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain.cause import ANY, Cause, declare, family, likely
 from watchdog_train.explain.scene import Captured, Scene
 
-_GROUP = "The process takes its process group apart, and that does not finish."
-_EXITING = (
-    "_exit_function (*multiprocess*/util.py|billiard/util.py) || _python_exit "
-    "(concurrent/futures/*)"
-)
-_ENDS_WITH_A_WAIT = (
-    "join|_run_finalizers|_finalize_*|_terminate_pool|wait|poll|acquire|get|recv|sleep|select|"
-    "result|_wait_for_tstate_lock|communicate|shutdown|close|flush|__enter__"
-)
+_EXITING = "_exit_function (*multiprocess*/util.py|billiard/util.py) || _python_exit (concurrent/*)"
 _HANDLERS = (
     "shutdown (logging/__init__.py) || _terminate_pool (*multiprocess*/pool.py) || "
     "_finalize_join (*multiprocess*/queues.py) || *atexit*|_run_exitfuncs|*at_exit*|"
     "_shutdown_all*|shutdown_compile_workers|_on_exit*"
 )
-_FINALIZES = (
-    "Py_FinalizeEx|Py_Finalize*|finalize_modules*|__run_exit_handlers|exit|_exit|Py_Exit|"
-    "__GI_exit|__libc_exit|*::exit|__cxa_finalize*|_Py_Finalize*|atexit_callfuncs*"
+_WAITS = (
+    "join|_run_finalizers|_finalize_*|_terminate_pool|wait|poll|acquire|get|recv|sleep|select|"
+    "result|_wait_for_tstate_lock|communicate|shutdown|close|flush|__enter__"
 )
-_NATIVE_WAITS = (
-    "*join*|*futex*|*cond_wait*|*lock_wait*|*sem_*|*poll*|*wait*|*ncclComm*|*select*|*sleep*|"
-    "*read*|*yield*"
+_FINALIZES = (
+    "Py_Finalize*|finalize_modules*|__run_exit_handlers|exit|_exit|Py_Exit|__GI_exit|__libc_exit|"
+    "*::exit|__cxa_finalize*|_Py_Finalize*|atexit_callfuncs*"
 )
 _ABORTS = (
     "*ncclCommAbort*|*ncclCommDestroy*|*ncclCommFinalize*|*~ProcessGroupNCCL*|"
     "*ProcessGroupNCCL::*shutdown*|*ProcessGroupNCCL::abort*|*NCCLComm::*bort*"
+)
+_NATIVE_WAITS = (
+    "*join*|*futex*|*cond_wait*|*lock_wait*|*sem_*|*poll*|*wait*|*ncclComm*|*select*|*sleep*|"
+    "*read*|*yield*"
 )
 
 
@@ -40,20 +36,18 @@ def waits_at_exit(scene: Scene, process: Captured) -> Cause | None:
     """The work is done. At its end the process waits for a child, queue, thread or callback that
     does not finish.
     """
-    stack, waits = process.stack, _ENDS_WITH_A_WAIT
-    if (process.trains or process.role == "worker") and stack.passes(_EXITING, waits):
+    stack, alike = process.stack, scene.standing in ("alone", "same", "none")
+    exits = stack.passes(_EXITING, _WAITS) and (process.trains or process.role == "worker")
+    ends = stack.passes("_shutdown (threading.py)") or stack.passes(_HANDLERS, _WAITS)
+    ends = ends or stack.passes(_FINALIZES, _NATIVE_WAITS)
+    if exits or (process.trains and ends):
         return likely()
-    if not process.trains:
-        return None
-    ends = stack.passes("_shutdown (threading.py)") or stack.passes(_HANDLERS, waits)
-    if ends or stack.passes(_FINALIZES, _NATIVE_WAITS):
-        return likely()
-    alike = scene.standing in ("alone", "same", "none")
-    if stack.passes(sets.DISMANTLES_GROUP) and (alike or scene.standing == "different-places"):
-        return likely(_GROUP)
     takes_gil = any(one.inner(sets.TAKES_GIL) for one in process.stacks)
     aborts = alike and not takes_gil and process.any_passes(_ABORTS, _NATIVE_WAITS)
-    return likely(_GROUP) if aborts else None
+    apart = stack.passes(sets.DISMANTLES_GROUP) and (alike or scene.standing == "different-places")
+    if process.trains and (aborts or apart):
+        return likely("The process takes its process group apart, and that does not finish.")
+    return None
 
 
 declare("nan-loss", "bigscience-workshop/Megatron-DeepSpeed#396", kind="slow", of=(ANY,),

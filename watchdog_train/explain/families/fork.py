@@ -40,16 +40,9 @@ def forked_tokenizer(_: Scene, process: Captured) -> Cause | None:
     if process.spawned or not (process.helps or process.forked):
         return None
     parallel, encodes = process.parallel_tokenizers, process.stack.inner(_ENCODES)
-    if encodes and parallel:
-        return held_at_fork(
-            process,
-            "The tokenizer's pool has its threads only in the main process. "
-            "TOKENIZERS_PARALLELISM=true forces it on.",
-        )
-    if process.stack.passes("*tokenizers::*|*TokenizerImpl* || * (*tokenizers*)"):
-        return held_at_fork(process)
-    waits = encodes and parallel is None and not process.running
-    return held_at_fork(process) if waits else None
+    inside = process.stack.passes("*tokenizers::*|*TokenizerImpl* || * (*tokenizers*)")
+    encodes = encodes and (parallel or (parallel is None and not process.running))
+    return held_at_fork(process) if inside or encodes else None
 
 
 @family("fork-hdf5", "pytorch/pytorch#11887", kind="hang", of=("pipe",),

@@ -7,16 +7,10 @@ from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain.cause import Cause, family, likely, possible
 from watchdog_train.explain.scene import Captured, Scene
 
-_NO_TASK = (
-    "asynloop|synloop (celery/worker/loops.py) || workloop|wait_for_job (billiard/pool.py) || "
-    "dequeue_job_and_maintain_ttl|dequeue_any (rq/*)"
-)
-_TASK = (
-    "* (celery/app/trace.py) || perform_job|execute_job|monitor_work_horse|main_work_horse (rq/*)"
-)
 _FOR_OTHERS = (
     f"{sets.LOADER_WAIT} || {sets.COLLECTIVE} || {sets.WAITS_FOR_RANKS} || {sets.SYNCHRONISES}"
 )
+_SEEN = "{who} was seen at work. If the step counter moves, all is well, only slow."
 
 
 @family("healthy-slow", kind="slow", of=("file_lock", "sleep", "batch", "tcp"))
@@ -24,17 +18,17 @@ def works(scene: Scene, process: Captured) -> Cause | None:
     """{who} works: its stack changed between two samples."""
     if scene.why == "crash":
         return None
-    rests = process.trains and not process.busy and process.stack.inner(_NO_TASK, depth=24)
-    if rests and not any(one.any_passes(_TASK) for one in scene.captured):
+    rests = process.trains and not process.busy and process.stack.inner(sets.NO_TASK, depth=24)
+    if rests and not any(one.any_passes(sets.HAS_A_TASK) for one in scene.captured):
         return likely("{who} waits for its next task: nothing is stuck.")
     if process.any_passes(sets.EXTENSION_LOCK) and scene.builds_extension(process):
         return likely("Another process builds the extension that {who} waits for.")
     if process.role == "worker" and not process.is_idle:
         return _of_worker(scene, process)
-    if process.role == "rank" and process.changed and scene.why == "manual":
-        return None if any(one.is_steady for one in scene.ranks) else possible()
-    if process.role == "rank" and process.changed and process.busy and process.is_runnable:
-        return possible()
+    if process.role == "rank" and process.changed:
+        steady = any(one.is_steady for one in scene.ranks)
+        runs = process.busy and process.is_runnable
+        return possible() if (not steady if scene.why == "manual" else runs) else None
     return _alive(scene, process) if scene.why == "manual" else None
 
 
@@ -46,20 +40,16 @@ def _of_worker(scene: Scene, process: Captured) -> Cause | None:
     waited_for = any(one.stack.passes(sets.LOADER_WAIT) for one in scene.ranks)
     rests = any(one.resting and not one.is_idle for one in scene.workers)
     fetches = process.stack.passes(WORKER_LOOP, sets.FETCHING)
-    if scene.why != "manual" or rests or not fetches or not waited_for:
-        return None
-    if process.running:
-        return possible(
-            "{who} was seen working on a batch. If the step counter moves, all is well, only slow."
-        )
-    return possible("The steps in the output advance to its end.") if scene.steps_go_on else None
+    works = process.running or scene.steps_go_on
+    seen = scene.why == "manual" and works and fetches and waited_for and not rests
+    return possible(_SEEN) if seen else None
 
 
 def _alive(scene: Scene, process: Captured) -> Cause | None:
     """In a dump on request: steps go on, or only processes were read that wait for orders."""
     computes = process.role == "rank" and process.running and process.stack.avoids(_FOR_OTHERS)
     if computes and scene.steps_go_on:
-        return possible("{who} was seen computing, and the steps in the output advance.")
+        return possible(_SEEN)
     if process.is_idle and not any(
         (one.is_captured and not one.is_idle) or one.has_ended or one.is_uninterruptible
         for one in scene.captured
