@@ -66,9 +66,10 @@ def _compared(scene: Scene) -> Cause | None:
     differ = scene.relation == "different-operation"
     if scene.shares_group:
         orders = "the ranks began its operations in different orders (first: {orders})"
+        may = "ranks may begin its operations in different orders"
         return (proven if differ else likely)(
             "Several threads of a rank use one process group at the same time, "
-            f"{f'and {orders}' if differ else 'so ranks may begin its operations in any order'}. "
+            f"{f'and {orders}' if differ else f'so {may}'}. "
             "Give the other thread a group of its own (new_group).",
             remedies=("none-user-fix",), rank=scene.culprit if differ else None,
         )  # fmt: skip
