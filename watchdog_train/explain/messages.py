@@ -10,6 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+from watchdog_train.core.diagnosis.error_classes import (
+    GPU_MEMORY,
+    HOST_MEMORY,
+    NETWORK_FILE,
+    PORT_IN_USE,
+    SHARED_MEMORY,
+)
 from watchdog_train.core.model import DiagnosisKind
 from watchdog_train.core.model import explanation as x
 
@@ -36,7 +43,6 @@ def _rows(name: str, certainty: x.Certainty, *patterns: str, **more: Any) -> Ite
 
 
 _GPU_FAULT = "The GPU or its driver has failed. No retry on this machine will help."
-_NO_MEMORY = "The machine had no memory left."
 SIZES = (
     "Ranks bring tensors of different size to the same collective. Uneven shards or batches are "
     "the usual cause."
@@ -61,11 +67,7 @@ MESSAGES: tuple[Message, ...] = (
         r"nvidia-smi.{0,40}(?:has failed|couldn.t communicate)|No devices were found",
         r"(?i)(?:AER:|pcie ?bus error).{0,80}(?:uncorrect|fatal)|NVLink.{0,60}(?:fatal|fault)",
         kind="hang"),
-    *_rows("cuda-oom", "proven",
-        r"OutOfMemoryError: (?:CUDA|HIP|MPS|XPU|NPU)|(?:CUDA|HIP|XPU|NPU|MPS\D+) out of memory",
-        r"CUDA [Ee]rror: out of memory|CUDA_ERROR_OUT_OF_MEMORY|CU\w+_STATUS_ALLOC_FAILED",
-        r"(?:cuda|hip)Error(?:MemoryAllocation|OutOfMemory)|cudaMalloc\w* .{0,40}out of memory",
-        r"RESOURCE_EXHAUSTED: .*(?:[Oo]ut of memory|allocat|hbm)|OOM when allocating tensor"),
+    *_rows("cuda-oom", "proven", *GPU_MEMORY),
     Message("mps-hang", "likely",
         r"kIOGPUCommandBufferCallbackError(?!Out)\w+|(?i:caused GPU (?:timeout|hang) error)",
         kind="hang"),
@@ -78,18 +80,12 @@ MESSAGES: tuple[Message, ...] = (
         r"died with <Signals\.SIGKILL|(?i:exit(?:ed with)? (?:status|code):? 137\b)",
         r"^Killed\s*$|^\s*\S+: +line \d+: +\d+ Killed\b",
         says=KILLED, unless="oom-not-counted"),
-    *_rows("oom-killer", "likely",
-        r"^MemoryError\b|DefaultCPUAllocator: (?:can.t|not enough) |std::bad_alloc|ArrayMemory",
-        r"(?i)cannot allocate memory|unable to allocate [\d.]+ [GTM]iB|\[Errno 12\]",
-        says=_NO_MEMORY),
+    *_rows("oom-killer", "likely", *HOST_MEMORY, says="The machine had no memory left."),
     Message("descriptors-exhausted", "proven", r"\[Errno 2[34]\]|(?i:too many open files)"),
     Message("descriptors-exhausted", "likely", r"received \d+ items of ancdata",
         "A tensor of a worker came without its descriptor. The kernel drops it when the "
         "receiver has as many files open as it may: raise the limit (`ulimit -n`)."),
-    *_rows("shm-exhausted", "proven",
-        r"insufficient shared memory \(shm\)|killed by signal: Bus error|your shared memory limit",
-        r"(?i)unable to (?:write to|open|mmap|allocate).{0,60}(?:shm|shared memory|/torch_)",
-        r"No space left on device.{0,80}(?:/dev/shm|/torch_\d+|psm_)|/dev/shm.*No space left"),
+    *_rows("shm-exhausted", "proven", *SHARED_MEMORY),
     Message("shm-exhausted", "likely",
         r"Signal 7 \(SIGBUS\)|exitcode\s*:\s*-7\b|\bSIGBUS\b|Bus error(?: \(core dumped\))?\s*$",
         BUS_ERROR, unless="shm-free"),
@@ -150,8 +146,7 @@ MESSAGES: tuple[Message, ...] = (
         kind="hang"),
     Message("file-lock", "likely", r"(?i)no locks available|\[Errno 37\]",
         "The file system grants no locks.", remedies=("local-cache",)),
-    Message("disk-io", "likely",
-        r"(?i)\[Errno (?:116|5|121|107|108|112)\]|stale (?:nfs )?file handle|Input/output error"),
+    *_rows("disk-io", "likely", *NETWORK_FILE),
     # Compilers, threads and numbers
     Message("compile-worker", "likely",
         r"torch[./\\]_inductor.*(?:BrokenProcessPool|SubprocException)|SubprocPool.*unclean",
@@ -198,9 +193,7 @@ MESSAGES: tuple[Message, ...] = (
         kind="hang"),
     Message("nccl-comm-init", "likely",
         r"nccl(?:System|Internal|Remote|UnhandledCuda)Error|NCCL (?:error|failure) .*unhandled"),
-    Message("store-rendezvous", "proven",
-        r"EADDRINUSE|(?i:address already in use)|\[Errno 98\]|server socket has failed to",
-        "The port of the rendezvous is taken."),
+    *_rows("store-rendezvous", "proven", *PORT_IN_USE, says="The port of the rendezvous is taken."),
     *_rows("store-rendezvous", "likely",
         r"client socket has (?:timed out|failed to connect)|connection to the C10d store has fail",
         r"Rendezvous(?:Timeout|Closed)Error|(?i:seconds waiting for clients)|DistStoreError",

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
+from watchdog_train.core.diagnosis.error_classes import GPU_MEMORY, HOST_MEMORY, any_of
 from watchdog_train.core.diagnosis.facts import FULL_SHM_SHARE, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import WORKER_LOOP
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
@@ -290,11 +291,11 @@ _WHEN: tuple[_When, ...] = (
     ),
     _When(
         "gpu-memory", "allocator-expandable batch-halve-accumulate",
-        said=r"OutOfMemoryError|out of memory|ALLOC_FAILED|RESOURCE_EXHAUSTED",
+        said=any_of(GPU_MEMORY),
     ),
     _When(
         "host-memory", "batch-halve-accumulate less-host-memory",
-        said=r"(?i)\boom[-_ ]|out of memory: kill|cannot allocate memory|MemoryError",
+        said=r"(?i:\boom[-_ ]|out of memory: kill)|" + any_of(HOST_MEMORY),
         fact=lambda s: s.little_memory,
     ),
     _When(

@@ -6,6 +6,12 @@ import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from watchdog_train.core.diagnosis.error_classes import (
+    GPU_MEMORY,
+    NETWORK_FILE,
+    PORT_IN_USE,
+    any_of,
+)
 from watchdog_train.core.model import CrashFact, Value, WhyCode
 
 Reaction = Literal["stop", "once", "transient", "at-once"]
@@ -19,15 +25,15 @@ _USAGE_ERROR = 2
 _MAY_COME_RIGHT = re.compile(
     r"cannot open shared object|partially initialized module|DLL load failed"
 )
-_OUT_OF_GPU_MEMORY = re.compile(r"OutOfMemoryError|CUDA out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+_OUT_OF_GPU_MEMORY = re.compile(any_of(GPU_MEMORY), re.MULTILINE)
 _TRANSIENT = re.compile(
     r"(?:^|\.)(?:Connection\w*Error|BrokenPipeError|TimeoutError|\w*Timeout|\w*TimeoutException|"
     r"gaierror|IncompleteRead|ChunkedEncodingError|ProtocolError|RemoteDisconnected|DistNetworkError):"
     r"|\b(?:HTTP|Server)\w* ?(?:Error|status)?\W{0,3}5\d\d\b|\b5\d\d (?:Server Error|Bad Gateway|"
     r"Service Unavailable|Gateway Time-?out|Internal Server Error)"
-    r"|Stale file handle|Input/output error|Address already in use|EADDRINUSE|Connection (?:reset|"
-    r"refused|closed|aborted|timed out)|Temporary failure in name resolution|Read timed out"
-    r"|\bNCCL\b|ProcessGroupNCCL|DistBackendError|Broken pipe",
+    r"|Connection (?:reset|refused|closed|aborted|timed out)|Temporary failure in name resolution"
+    r"|Read timed out|\bNCCL\b|ProcessGroupNCCL|DistBackendError|Broken pipe|"
+    + any_of(NETWORK_FILE, PORT_IN_USE),
     re.MULTILINE,
 )
 _MISSING_FILE = re.compile(r"(?:^|\.)FileNotFoundError:")
