@@ -47,9 +47,7 @@ _WHO = re.compile(
     r"pid[_\-. ]?(?P<pid>\d{1,10}))|(?:\A|/)(?P<task>\d{1,5})/std(?:out|err)"
 )
 """In the name of a file and of its folder: rank0-worker1.pid13.txt, 0/stderr.log of torchrun."""
-_LAUNCHER = (
-    "launch_agent|elastic_launch|launch_command|_invoke_run (torch/distributed/*|accelerate/*)"
-)
+_LAUNCHER = "launch_agent|launch_command|_invoke_run (torch/distributed/*|accelerate/*)"
 _CONSEQUENCE = re.compile(
     r"[Cc]onnection (?:closed|reset|refused|aborted)|Broken ?[Pp]ipe|EOFError|ncclRemoteError|"
     r"NCCL communicator was aborted|remote process exited|Watchdog caught collective|"
@@ -174,11 +172,10 @@ class Texts:
             self._add_dump(dump, name, who)
         by_printer: dict[tuple[int | None, str], list[Failure]] = {}
         for failure in _not_handled(text):
-            fact = (
-                failure.fact if failure.fact.rank is not None else _replace(failure.fact, rank=rank)
-            )
-            told = _with_stack(_replace(failure, fact=fact), found)
-            by_printer.setdefault((fact.rank, told.printer), []).append(told)
+            told = _with_stack(failure, found)
+            if told.fact.rank is None:
+                told = _replace(told, fact=_replace(told.fact, rank=rank))
+            by_printer.setdefault((told.fact.rank, told.printer), []).append(told)
         self.groups += by_printer.values()
         self.logs.append(LogText(source=name, lines=_searched(text), rank=rank))
 

@@ -109,7 +109,7 @@ def short_file(file: str) -> str:
 
 _INSTALLED = re.compile(
     r".*(?:/(?:site-packages|dist-packages)/|/lib(?:32|64)?/python\d|/python\d+\.zip/|/bin/[\w-]+\Z|"
-    r"/(?:(?:[Aa]na|[Mm]ini)?conda3?|envs/[^/]+)/[Ll]ib/|"
+    r"/(?:(?:[Aa]na|[Mm]ini)?conda|(?:mini|mamba)forge)3?/(?:envs/[^/]+/)?[Ll]ib/|"
     r"/[Pp]ython[\d.]*/[Ll]ib/|/(?:torch|watchdog_train)/\w+/)|<frozen "
 )
 
