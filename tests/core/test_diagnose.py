@@ -40,7 +40,8 @@ def frames_of(texts, source=None):
         native, function, file, line = FRAME.match(text).groups()
         frames.append(Frame(function=function, file=file, line=int(line or 0), native=bool(native)))
     if source:
-        frames[0] = msgspec.structs.replace(frames[0], source=source)
+        at = next(n for n, frame in enumerate(frames) if not frame.native)
+        frames[at] = msgspec.structs.replace(frames[at], source=source)
     return tuple(frames)
 
 
@@ -58,7 +59,7 @@ def evidence_of(case, shift=0):
             threads = (msgspec.structs.replace(threads[0], owns_gil=gil),)
         if "wait" in entry:
             entry["wait"] = msgspec.convert(entry["wait"], Wait)
-        how = "py-spy" if threads else None
+        how = entry.pop("how", "py-spy" if threads else None)
         processes.append(ProcessEvidence(start=1, threads=threads, how=how, **entry))
     end = case.get("exit")
     status = None

@@ -17,6 +17,7 @@ from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.explain.chains import Chains
+from watchdog_train.explain.device_calls import device_call
 from watchdog_train.explain.explanation import Situation, explain
 from watchdog_train.explain.judge import judge
 from watchdog_train.report.explanation_text import cause_words, sentences, what_happened
@@ -203,19 +204,14 @@ ALONE = {
     "a GPU that spins, by a host that spins": (
         process(10, *SYNCHRONIZE, state="R", cpu_share=0.9, gpu=STUCK),
         (
-            "rank 0 (pid 10) has been waiting for its GPU for 41 s "
-            "in torch.synchronize (train.py:9). "
-            "GPU 2: 100 % utilisation, 22 % of its power limit. "
-            "Also on its GPUs: pid 7 (vi, user alice)."
+            "rank 0 (pid 10) waits for its GPU in torch.synchronize (train.py:9), for 41 s; "
+            "the GPU is at 100 % and 22 % of its power limit: it runs a kernel that only waits; "
+            "shared with pid 7 (vi, user alice)."
         ),
     ),
     "a GPU that the driver does not tell of": (
         process(10, *SYNCHRONIZE, gpu=GpuUse()),
-        (
-            "rank 0 (pid 10) has been waiting for its GPU for 41 s "
-            "in torch.synchronize (train.py:9). "
-            "Its GPU: utilisation unknown."
-        ),
+        ("rank 0 (pid 10) waits for its GPU in torch.synchronize (train.py:9), for 41 s."),
     ),
     "a CUDA call that works, for all that is known": (
         process(10, *SYNCHRONIZE, state="R", cpu_share=0.9),
@@ -229,6 +225,87 @@ ALONE = {
         "rank 0 (pid 10) has been computing, at 90% of a core for 41 s in main (train.py:9).",
     ),
 }
+
+
+ITEM = ("!cudaStreamSynchronize (libcudart.so)", "train (train.py:88)")
+
+
+def waits_for_its_gpu(rank, **more):
+    spins = {"state": "R", "cpu_share": 1.0, "how": "py-spy native", "gpu": STUCK, **more}
+    return process(10 + rank, *ITEM, rank=rank, source="total += loss.item()", **spins)
+
+
+def test_ranks_that_wait_for_their_gpus_alike():
+    """Nobody is seen elsewhere: all are the root, with the call, the line and the GPUs."""
+    found, words = told(*map(waits_for_its_gpu, range(4)), world_size=4, since_s=300.0)
+    assert words == (
+        "ranks 0-3 wait for their GPUs in cudaStreamSynchronize, called by loss.item() "
+        "(train.py:88), for 5 min; the GPUs are at 100 % and 22 % of their power limit: "
+        "they run a kernel that only waits, usually a collective that a rank has not entered; "
+        "shared with pid 7 (vi, user alice)."
+    )
+    assert not found.victims
+
+
+ELSEWHERE = {
+    "in a lock": process(11, "wait (threading.py:1)", *MAIN, rank=1, wait=FIFO),
+    "in a loop": process(11, *MAIN, rank=1, state="R", cpu_share=1.0, how="py-spy native"),
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_a_rank_that_is_elsewhere_is_the_root_of_those_that_wait_for_their_gpus(where):
+    """By its frames. The others are its victims, and never blamed."""
+    found, words = told(
+        *map(waits_for_its_gpu, (0, 2, 3)), ELSEWHERE[where], world_size=4, since_s=300.0
+    )
+    assert found.root.who.rank == 1
+    assert {victim.who.rank for victim in found.victims} == {0, 2, 3}
+    assert (
+        "ranks 0 and 2-3 wait for rank 1 (pid 11) in cudaStreamSynchronize (train.py:88)" in words
+    )
+
+
+def test_a_rank_without_native_frames_is_not_called_elsewhere():
+    """Inside a CUDA call it looks as if it computed."""
+    busy = process(11, *MAIN, rank=1, state="R", cpu_share=1.0)
+    found, _ = told(*map(waits_for_its_gpu, (0, 2, 3)), busy, world_size=4)
+    assert found.root.who.rank != 1
+    assert not found.victims
+
+
+def test_the_flight_recorder_shows_which_rank_is_elsewhere():
+    """All wait for their GPUs, and one of them has begun fewer collectives."""
+    records = tuple(
+        CollectiveFact(rank=n, group="0", seq=7 - (n == 2), op="ALLREDUCE",
+                       last_enqueued=7 - (n == 2), last_completed=6)
+        for n in range(4)
+    )  # fmt: skip
+    found, _ = told(*map(waits_for_its_gpu, range(4)), world_size=4, collectives=records)
+    assert found.root.who.rank == 2
+    assert {victim.who.rank for victim in found.victims} == {0, 1, 3}
+
+
+@pytest.mark.parametrize(
+    ("frames", "call"),
+    [
+        (ITEM, "cudaStreamSynchronize"),
+        (("!0x7f (libcuda.so)", "!cudaMemcpyAsync (libcudart.so)", *MAIN),
+         "cudaMemcpyAsync"),
+        (("!cuLaunchKernel (libcuda.so)", *MAIN), "cuLaunchKernel"),
+        (("!cuModuleLoadData (libcuda.so)", "!cudaLaunchKernel (libcudart.so)", *MAIN),
+         None),
+        (("!cudaStreamSynchronize (libcudart.so)", "do_bench (triton/testing.py:3)", *MAIN),
+         None),
+        (("!cuCtxSynchronize (libcuda.so)", "_lazy_init (torch/cuda/__init__.py:1)", *MAIN),
+         None),
+        (("!ncclCommInitRankConfig (libnccl.so)", *MAIN), None),
+        (MAIN, None),
+    ],
+)  # fmt: skip
+def test_only_synchronisation_copies_and_launches_are_waits_for_a_device(frames, call):
+    """Loading a module, compiling, measuring kernels and starting NCCL take long and are none."""
+    assert device_call(ThreadStack(frames=frames_of(frames))) == call
 
 
 @pytest.mark.parametrize("name", ALONE)

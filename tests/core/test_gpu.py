@@ -8,13 +8,13 @@ from tests.core import builders as b
 from tests.core.test_detect import judge
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model import Sample
-from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading, GpuUse
+from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading, GpuStill, GpuUse
 from watchdog_train.core.traces.trace import TraceWriter, header_line
 from watchdog_train.core.traces.trace_reading import TraceReader
 
 WORKS = GpuUse(util=57.0, power=0.6)
 HARD = GpuUse(util=100.0, power=0.9)
-SPINS = GpuUse(util=100.0, power=0.2)
+SPINS = GpuUse(util=100.0, power=0.2, still=GpuStill(runs=True, power=0.2))
 IDLE = GpuUse(util=0.0, power=0.1)
 FULL_POWER_UNKNOWN = GpuUse(util=100.0)
 
@@ -25,10 +25,15 @@ def device(index: int, *pids: int, util: float | None = 50.0, **changes: object)
     return GpuDevice(index=index, util=util, processes=processes, **given)  # type: ignore[arg-type]
 
 
+def shown(use: GpuUse | None) -> tuple[object, ...] | None:
+    """Device, utilisation and power."""
+    return None if use is None else (use.device, use.util, use.power)
+
+
 def test_only_the_jobs_own_devices_count() -> None:
     """A stranger's GPU at work is no sign of life of ours."""
     reading = GpuReading(devices=(device(0, 1, util=0.0), device(1, 99, util=80.0)))
-    assert job_use(reading, {1, 2}) == GpuUse(device=0, util=0.0, power=0.5)
+    assert shown(job_use(reading, {1, 2})) == (0, 0.0, 0.5)
     assert job_use(reading, {7}) is None
 
 
@@ -47,7 +52,7 @@ def test_a_shared_device_says_nothing_of_us() -> None:
 def test_a_rank_has_devices_of_its_own() -> None:
     """Other ranks of the job on them are no strangers; in a container nobody can tell whose."""
     reading = GpuReading(devices=(device(0, 1, 2, util=40.0), device(1, 2, util=90.0)))
-    assert job_use(reading, {1, 2}, 1) == GpuUse(device=0, util=40.0, power=0.5)
+    assert shown(job_use(reading, {1, 2}, 1)) == (0, 40.0, 0.5)
     use = GpuDevice(index=0, util=9.0, memory_used_bytes=8 << 30)
     assert job_use(GpuReading(devices=(use,), foreign_pids=True), {1}, 1) is None
 
@@ -61,7 +66,7 @@ def test_in_a_container_the_devices_in_use_are_taken_for_ours() -> None:
         ),
         foreign_pids=True,
     )
-    assert job_use(reading, {1}) == GpuUse(device=1, util=20.0, power=0.5)
+    assert shown(job_use(reading, {1})) == (1, 20.0, 0.5)
     assert job_use(GpuReading(devices=(device(0),), foreign_pids=True), {1}) is None
 
 
@@ -75,7 +80,7 @@ def test_the_device_with_most_life_is_shown() -> None:
     waiting = GpuReading(devices=(spinning, device(1, 2, util=0.0)))
     use = job_use(waiting, {1, 2})
     assert use is not None
-    assert use.spins
+    assert not use.works
 
 
 def at(use: GpuUse | None, *, cpu: float, silent_from: float = 60.0) -> object:
@@ -96,7 +101,7 @@ def at(use: GpuUse | None, *, cpu: float, silent_from: float = 60.0) -> object:
         (SPINS, 0.01, 60 + 20, "suspect", "quiet"),
         (FULL_POWER_UNKNOWN, 0.01, 60 + 20, "suspect", "quiet"),
         (SPINS, 1.0, 60 + 110, "alive", None),
-        (SPINS, 1.0, 60 + 130, "suspect", "frozen"),
+        (SPINS, 1.0, 60 + 130, "suspect", "device-wait"),
         (WORKS, 1.0, 60 + 130, "suspect", "hard-budget"),
         (IDLE, 1.0, 60 + 130, "suspect", "hard-budget"),
         (None, 1.0, 60 + 130, "suspect", "hard-budget"),
@@ -112,8 +117,8 @@ def test_what_a_gpu_changes(
     assert basis is None or found.basis == basis
 
 
-def test_a_spinning_gpu_beside_io_or_in_an_evaluation_is_not_frozen() -> None:
-    """Something else moves, or no step length is known: suspected at most."""
+def test_a_spinning_gpu_beside_io_or_with_unknown_power_is_no_stall() -> None:
+    """Something else moves, or the power of its own steps is not known."""
 
     def writes(now: float) -> Sample:
         poll = at(SPINS, cpu=1.0)(now)  # type: ignore[operator]
@@ -124,7 +129,9 @@ def test_a_spinning_gpu_beside_io_or_in_an_evaluation_is_not_frozen() -> None:
         return b.sample(now, member, cpu_s=now, gpu=SPINS)
 
     assert judge(writes, 60 + 130).basis == "hard-budget"
-    assert judge(evaluates, 60 + 3700).basis == "hard-budget"
+    found = judge(evaluates, 60 + 3700).device
+    assert found is not None
+    assert found.lacks == ("power-of-own-steps",)
 
 
 def test_a_trace_keeps_what_the_rule_needs() -> None:
@@ -137,5 +144,6 @@ def test_a_trace_keeps_what_the_rule_needs() -> None:
         read = reader.read(line)
         assert read is not None
         said = read.sample.gpu
-        assert said == (use if use is None or use.util is not None else None)
+        kept = None if use is None or use.util is None else (use.util, use.power)
+        assert (None if said is None else (said.util, said.power)) == kept
     assert reader.problems == ()

@@ -86,6 +86,8 @@ def device(
         f"power_mw {watts * 1000}",
         f"limit_mw {LIMIT_W * 1000}",
         f"memory {MEMORY}",
+        "pcie_tx_kb 300",
+        "pcie_rx_kb 300",
         *(f"process {pid} {size * GB}" for pid, size in held),
         *more,
     ]

@@ -143,6 +143,11 @@ int nvmlDeviceGetMigMode(void *d, unsigned *now, unsigned *pending)
     return number(__func__, d, "mig", now);
 }
 
+int nvmlDeviceGetPcieThroughput(void *d, int way, unsigned *out)
+{
+    return number(__func__, d, way ? "pcie_rx_kb" : "pcie_tx_kb", out);
+}
+
 int nvmlDeviceGetUtilizationRates(void *d, Utilization *out)
 {
     out->memory = 0;

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,20 @@ SEES = "  gpu: 'on'\n"
 SOON = {"learnt_hard_floor_s": 20, "learnt_hard_factor": 20, "learn_after": 5}
 
 
-def start(cwd: Path, gpus: Gpus, *args: str) -> tuple[RunningWtrain, int]:
+SHORT = (sys.executable, str(REPOSITORY / "scripts" / "bench" / "gpu" / "short_limits.py"))
+"""wtrain as `scripts/gpu` starts it, with seconds for minutes."""
+
+
+def start(
+    cwd: Path, gpus: Gpus, *args: str, wtrain: tuple[str, ...] = ()
+) -> tuple[RunningWtrain, int]:
     """The run, and the pid of its training."""
     config = write_fast_config(cwd, limits=changed(FAST_LIMITS, detection=SOON))
     config.write_text(config.read_text().replace("detection:\n", "detection:\n" + SEES))
     gpus.show(device(), device())
     options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
     command = program_command("gpu_rank.py", "--library", str(library()), *args)
-    run = start_wtrain("run", *options, "--", *command, cwd=cwd, env=gpus.env)
+    run = start_wtrain("run", *options, "--", *command, cwd=cwd, env=gpus.env, wtrain=wtrain)
     wait_until((cwd / "pid").exists, 60, "the training has begun")
     return run, int(wait_until((cwd / "pid").read_text, 5, "its pid"))
 
@@ -69,11 +76,14 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     run.wait_for("suspected", 30, lambda event: event["basis"] == "quiet")
     spins = device((pid, 20), util=100, watts=STUCK_W)  # a kernel that only waits
     neighbour = os.getpid()  # on a second device, whose use then tells nothing of the job
-    gpus.show(spins, device((pid, 1), (neighbour, 1)))
+    gpus.show(device((pid, 20)))
     (tmp_path / "wake").touch()
-    run.wait_for("suspected", 60, lambda event: event["basis"] == "frozen")
+    wait_until((tmp_path / "spun").exists, 60, "it spins")
+    gpus.show(spins, device((pid, 1), (neighbour, 1)))
+    run.wait_for("suspected", 60, lambda event: event["basis"] == "device-wait")
     said = run.wait_for("noticed", 30, lambda event: event["kind"] == "busy")
     assert "the GPUs only spin: 100 % utilisation at 22 % of the power" in sentence(said["why"])
+    assert "wtrain lacks: GPUs of its own" in sentence(said["why"])
     run.wait_for("evidence_collected", 30)
     gpus.show(device((pid, 20), util=100, watts=FULL_W))  # a long kernel
     run.wait_for("suspected", 30, lambda event: event["basis"] == "hard-budget")
@@ -91,8 +101,39 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     assert (waits["wait"], waits["gpu"]["device"], waits["gpu"]["util"]) == ("device", 0, 100)
     assert (waits["gpu"]["power"], waits["gpu"]["others"]) == (0.217, [neighbour])
     said = bundle.with_name("SUMMARY.md").read_text()
-    assert "waiting for its GPU" in said
-    assert "GPU 0: 100 % utilisation, 22 % of its power limit. Also on its GPUs: pid " in said
+    assert "waits for its GPU in cudaStreamSynchronize, called by stand (gpu_rank.py:" in said
+    assert "at 100 % and 22 % of its power limit" in said
+    assert "; shared with pid " in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(170)
+def test_a_kernel_that_never_ends_is_a_stall(tmp_path: Path) -> None:
+    """Declared after the limit and five samples, explained, killed, restarted and finished."""
+    gpus = Gpus(tmp_path)
+    until = ("--sleep-at", "30", "--spin-at", "130", "--steps", "150")
+    run, pid = start(tmp_path, gpus, *until, wtrain=(*SHORT, "24", "2"))
+    gpus.show(device((pid, 20), watts=FULL_W))
+    wait_until((tmp_path / "slept").exists, 60, "it sleeps")
+    (tmp_path / "wake").touch()
+    wait_until((tmp_path / "spun").exists, 60, "it spins")
+    gpus.show(device((pid, 20), util=100, watts=STUCK_W))
+    declared = run.wait_for("stall_declared", 60)
+    assert (declared["basis"], declared["age_s"] >= 24) == ("device-wait", True)
+    gpus.show(device())
+    done = run.result(60).check(0)
+    assert_log_is_sound(done)
+    looks = [event for event in done.of_type("looked") if event.get("device")]
+    assert [look["times"] for look in looks] == [1, 2, 3, 4, 5]
+    gaps = [after["mono"] - look["mono"] for look, after in pairwise(looks)]
+    assert min(gaps) >= 2
+    said = done.of_type("stall_explained")[0]["explanation"]["root"]["doing"]
+    assert (said["wait"], said["call"], said["gpu"]["util"]) == (
+        "device", "cudaStreamSynchronize", 100
+    )  # fmt: skip
+    assert "waits for its GPU in cudaStreamSynchronize" in done.stderr
+    assert "at 100 % and 22 % of its power limit: it runs a kernel that only waits" in done.stderr
+    assert len(done.of_type("attempt_launched")) == 2
 
 
 def asleep(tmp_path: Path) -> tuple[Gpus, RunningWtrain, int]:
@@ -187,7 +228,7 @@ def test_the_script_says_that_there_is_no_device(tmp_path: Path) -> None:
     code, found = script(tmp_path)
     parts = {name: part for name, part in found.items() if "skipped" in str(part)}
     assert code == 0
-    assert len(parts) == 10
+    assert len(parts) == 12
     assert all(part == {"skipped": "no CUDA device"} for part in parts.values())
     assert script(tmp_path / ".home", "--out", "no/such/folder.json") == (2, {})
 
@@ -228,6 +269,8 @@ def test_the_parts_of_the_script_work(tmp_path: Path) -> None:
         "server": lambda part: len(part["gloo"]["recorders"]) == 2,
         "memory": lambda part: part["SIGKILL"]["gone_s"] < 10,
         "item": lambda part: part["suspected_after_s"][0] > 0 and part["explained"],
+        "endless": lambda part: part["launched"] == 2 and part["code"] == 0,
+        "bound": lambda part: part["launched"] == 1 and not part["stalls"],
         "loader": lambda part: part["suspected_after_s"][0] > 0 and part["explained"],
         "cost": lambda part: part["ratio"] > 0,
         "compile": lambda part: part["launched"] == 1 and not part["false_alarms"],

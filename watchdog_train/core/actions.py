@@ -262,6 +262,8 @@ class Launch(Value, tag=True):
 class StartLook(Value, tag=True):
     host: str
     verdict: Verdict
+    device: bool = False
+    """With native stacks and local variables of the ranks, for which each is stopped."""
 
 
 class StartEvidence(Value, tag=True):

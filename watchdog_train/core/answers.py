@@ -49,8 +49,10 @@ def drop_stale(
     )
     if unwanted is not None:
         return unwanted
+    verdict = observation.verdict
     if any(each.look is not None for each in observation.trees) and (
-        state.suspicion is None or (state.suspicion in BUSY and not observation.verdict.spins_s)
+        state.suspicion is None
+        or (state.suspicion in BUSY and not (verdict.spins_s or verdict.device))
     ):
         stale.append("look")
     survey = observation.survey

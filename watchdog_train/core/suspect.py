@@ -16,7 +16,9 @@ from watchdog_train.core.actions import (
     Wait,
     on_each,
 )
+from watchdog_train.core.detection import device_history
 from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
+from watchdog_train.core.detection.device_wait import DeviceWait
 from watchdog_train.core.fold.state import LASTING, State
 from watchdog_train.core.model import (
     Basis,
@@ -116,7 +118,8 @@ def _alive(observation: Observation, state: State) -> Record | None:
     paused_s = 0.0
     # Lost idleness alone is no progress, and whoever was stopped did not continue by itself.
     moved = observation.verdict.moved_at > state.suspicion_mono
-    if moved and state.suspicion and patience and patience.row != "stopped":
+    told = state.suspicion not in (None, "device-wait")
+    if moved and told and patience and patience.row != "stopped":
         paused_s = observation.now - state.silent_since
     ended = e.SuspicionEnded(
         why=Why("progress"),
@@ -140,19 +143,101 @@ def _busy(
         return Record(events=(_suspected(verdict),), consumes=("look",))
     if verdict.basis == "uninterruptible" and _lasts(verdict, policy.detection.stuck_stall_s):
         return _declare(observation, state, verdict.basis, verdict.why)
-    kind = BUSY[verdict.basis]
+    if verdict.device is not None:
+        found = _on_device(observation, state, verdict, verdict.device)
+        if found is not None or verdict.age_s <= verdict.hard_s:
+            return found
+    return _report(observation, state, policy, verdict)
+
+
+def _report(
+    observation: Observation, state: State, policy: Policy, verdict: Verdict
+) -> Action | None:
+    """Evidence and a word, once a silence."""
+    verdict = msgspec.structs.replace(verdict, why=_with_lacks(state, verdict))
+    kind = BUSY.get(verdict.basis, "busy")
     printing = kind == "busy" and verdict.prints
     word: e.NoticeKind = "no-progress" if printing else kind
     if kind in state.notices or (kind == "busy" and "no-progress" in state.notices):
         return _spinning(observation, state, policy) if verdict.spins_s else None
     if observation.is_collecting or any(stall.collecting for stall in state.stalls):
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
+    if verdict.device is not None and not _is_due(observation, state):
+        return None
     return StartEvidence(
         host=observation.trees[0].host,
         stall_id=next_stall_id(observation, state),
         bundle_why="manual",
         kind=kind,
         verdict=verdict,
+    )
+
+
+def _with_lacks(state: State, verdict: Verdict) -> Why:
+    """The reason, and what is missing for a stall by device wait."""
+    device, look = verdict.device, state.look
+    if device is None or not device.runs:
+        return verdict.why
+    unread = look is not None and look.device is not None and not look.device.stands
+    lacks = (*device.lacks, *(("native-stacks",) if unread else ()))
+    return verdict.why.plus(Why("device-lacks", names=lacks)) if lacks else verdict.why
+
+
+def _is_due(observation: Observation, state: State) -> bool:
+    """Native stacks are taken once a minute at most."""
+    every_s = device_history.LIMITS.every_s
+    return not state.native_mono or observation.now - state.native_mono >= every_s
+
+
+def _on_device(
+    observation: Observation, state: State, verdict: Verdict, device: DeviceWait
+) -> Action | None:
+    """Ranks that may only wait for GPUs: a stall, if nothing is unknown and no sample differs."""
+    limits, look, found = device_history.LIMITS, state.look, observation.trees[0].look
+    if found is not None:
+        sampled = _device_sample(observation, state, device, found)
+        return Record(events=(sampled,), consumes=("look",))
+    if device.lacks or (look is not None and not look.times):
+        return None
+    if look is not None and look.limit_s is not None and look.times >= limits.samples:
+        is_over = verdict.age_s >= look.limit_s and not verdict.stopped
+        if is_over and look.device is not None and observation.now - look.mono <= FRESH_S:
+            why = Why("device-wait", seconds=verdict.age_s, limit_s=look.limit_s, count=look.times)
+            return _declare(observation, state, "device-wait", why)
+    due = _is_due(observation, state) and verdict.age_s >= limits.first_sample_s
+    return _look(observation, verdict, device=True) if due else None
+
+
+def _device_sample(
+    observation: Observation, state: State, device: DeviceWait, found: EvidenceResult
+) -> e.Looked:
+    """One more stack sample, compared with the one before."""
+    limits, now, last, told = device_history.LIMITS, observation.now, state.look, found.device
+    before = last.device if last is not None else None
+    since, times = now, 1
+    if told is None or not told.stands:  # could not be read: neither the same nor another
+        told = before or told
+        if last is not None and before is not None:
+            since, times = last.since_mono, last.times
+    elif last is None or before is None or not before.stands:
+        is_early = now - device.since <= limits.first_sample_s + 2 * limits.every_s
+        times = int(told.waits and is_early)
+    else:
+        spent_s = limits.other_cpu * len(observation.sample.judged) * (now - last.mono)
+        rests = told.others_cpu_s - before.others_cpu_s <= spent_s
+        same = last.times and rests and told.stands == before.stands
+        since, times = last.since_mono, last.times + 1 if same else 0
+    # Whom the others wait for may be known, and have more time.
+    known = found.patience.row not in ("unknown", "at-work")
+    granted_s = found.patience.limit_s if known else 0.0
+    return e.Looked(
+        patience=found.patience,
+        explanation=found.explanation,
+        why=Why("no-stacks") if found.explanation is None else None,
+        since_mono=since,
+        limit_s=max(device.limit_s, granted_s) if times and granted_s is not None else None,
+        times=times,
+        device=told,
     )
 
 
@@ -235,11 +320,18 @@ def _quiet(
     if state.suspicion != shown_basis(verdict):
         # Also when the rest of the job falls silent, too: patience begins then, with a new look.
         return Record(events=(_suspected(verdict),), consumes=("look",))
-    if all(sight.look is not None for sight in observation.trees):
+    device = verdict.device
+    native = device is not None and any(s.look and s.look.device for s in observation.trees)
+    if not native and all(sight.look is not None for sight in observation.trees):
         return Record(events=(_looked(observation, state, policy),), consumes=("look",))
     look = state.look
     if look is None:
         return _look(observation, verdict)
+    if device is not None and look.patience.row in ("unknown", "at-work"):
+        found = _on_device(observation, state, verdict, device)
+        if found is not None or verdict.age_s <= verdict.hard_s:
+            return found
+        return _report(observation, state, policy, verdict)
     if look.patience.row == "input" and "input" not in state.notices:
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=said(ASKS)),))
     limit_s = _limit_s(observation, state, policy, look.patience)
@@ -264,13 +356,13 @@ def _quiet(
     return _declare(observation, state, basis, why)
 
 
-def _look(observation: Observation, verdict: Verdict) -> Action:
+def _look(observation: Observation, verdict: Verdict, *, device: bool = False) -> Action:
     """On every machine; what one of them has found waits for the others."""
     missing = (sight for sight in observation.trees if sight.look is None)
     # A look names no ranks, and those of a thousand machines would be sent to each of them.
     verdict = msgspec.structs.replace(verdict, ranks=(), pids=())
     starts = (
-        StartLook(host=sight.host, verdict=verdict)
+        StartLook(host=sight.host, verdict=verdict, device=device)
         for sight in missing
         if "look" not in sight.running
     )
@@ -377,6 +469,8 @@ def _limit_s(
     if limit_s is None or patience.row in ("proven", "releaser-died", "stopped"):
         return limit_s
     if patience.row in ("unknown", "at-work"):
+        if verdict.device is not None:
+            return None if verdict.device.lacks else verdict.device.limit_s
         limit_s = max(limit_s, _cost_s(state, policy, verdict, works=patience.row == "at-work"))
     finishing = verdict.basis == "finishing" or verdict.may_be_through
     return max(

@@ -16,12 +16,17 @@ from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.process_look import look
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.evidence.targets import ORDER, Target, in_the_kernel
+from watchdog_train.explain.device_calls import device_call
 from watchdog_train.system.protocol import ProcessSystem
 
 _TWICE_CAP = 24
 """Processes that get a second dump, which proves life when it differs."""
 _NATIVE_CAP = {"look": 1, "full": 4}
+_DEVICE_CAP = 64
+"""Ranks whose native stacks are read where they may wait for their GPUs."""
 _NATIVE_S = 4.0
+_LATELY_S = 10.0
+"""Whoever has progressed since may make steps, and is not stopped for native frames."""
 _OUTPUT_CAP_BYTES = 8 << 20
 _SIGCONT = 18  # of Linux: only there a debugger of ours leaves somebody stopped
 _UNDO_S = 0.2
@@ -49,6 +54,8 @@ class Attaching:
         self._until = until
         self._draft = draft
         self._touched: set[int] = set()
+        self._stopping: set[int] = set()
+        """Processes that native frames are wanted of."""
 
     def dump(self, targets: Sequence[Target], *, nonblocking: bool) -> None:
         """Python stacks by py-spy; a process that was stopped before is read, not attached to.
@@ -98,16 +105,26 @@ class Attaching:
 
     def dump_native(self, targets: Sequence[Target]) -> None:
         """Native frames of the few processes whose Python frames cannot tell a lock from a wait."""
-        mode = self._request.mode
-        wanted = [t for t in targets if t.wants_native and not t.was_held]
+        mode, device = self._request.mode, self._request.device
+        most = _DEVICE_CAP if device else _NATIVE_CAP[mode]
+        ranks = {t.pid for t in targets if device and t.member.role == "rank" and t.how == "py-spy"}
+        wanted = [t for t in targets if (t.wants_native or t.pid in ranks) and not t.was_held]
         if mode == "look":  # a pause only where it decides: the kernel did not tell
-            wanted = [t for t in wanted if t.member.role == "worker" and t.sealed() is None]
-        jobs = [self._job(t, nonblocking=False, native=True) for t in wanted[: _NATIVE_CAP[mode]]]
+            worker = [t for t in wanted if t.member.role == "worker" and t.sealed() is None]
+            wanted = [t for t in wanted if t.pid in ranks] or worker
+        jobs = [
+            self._job(t, nonblocking=False, native=True, variables=device) for t in wanted[:most]
+        ]
+        self._stopping = {job.pid for job in jobs}
         for finished in self._run(jobs):
             target = self._by_pid[finished.job.pid]
             threads = pyspy.parse(finished.stdout, target.pid) if finished.code == 0 else None
             if threads is not None:
                 target.take(threads, "py-spy native")
+                tid = target.deciding_tid or target.pid
+                thread = next((one for one in threads if one.os_id == tid), None)
+                stands = pyspy.standing(finished.stdout, target.pid, tid)
+                target.standing = stands and f"{device_call(thread)}:{stands}"
             else:
                 target.note(f"native frames: {pyspy.reason(finished)}")
 
@@ -142,7 +159,10 @@ class Attaching:
 
     def _may_attach(self, pid: int) -> str | None:
         """Asked right before a tool starts; why not, when the process went into the kernel."""
-        now = look(pid, 0.0)
+        now, request = look(pid, 0.0), self._request
+        lately_s = 0.0 if request.kill_follows else _LATELY_S
+        if pid in self._stopping and self._by_pid[pid].makes_steps(request.slot_dir, lately_s):
+            return "it makes steps"
         return in_the_kernel(now) if now is not None and now.state == "D" else None
 
     def _undo_stop(self, pid: int) -> None:

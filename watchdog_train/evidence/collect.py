@@ -22,6 +22,7 @@ from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_sende
 from watchdog_train.core.diagnosis.facts import Evidence, How, LockFact, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.core.model import CrashFact, EvidenceResult, ExceptionFact, Member
+from watchdog_train.core.model.gpu import DeviceLook
 from watchdog_train.evidence import (
     answers,
     bundle,
@@ -48,9 +49,10 @@ from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
 from watchdog_train.explain.chains import Chains
+from watchdog_train.explain.device_calls import device_call
 from watchdog_train.explain.explanation import Situation
 from watchdog_train.explain.judge import judge
-from watchdog_train.explain.waits import as_raised
+from watchdog_train.explain.waits import as_raised, deciding_thread
 from watchdog_train.system import current as current_system
 from watchdog_train.system.cgroup import swap_bytes
 from watchdog_train.system.protocol import ProcessSystem
@@ -301,6 +303,7 @@ class _Collection:
             fingerprint=evidence_fingerprint(evidence, found.family, crash),
             seconds=round(time.monotonic() - self.started, 3),
             crash=crash,
+            device=self._device() if request.device and request.mode == "look" else None,
             problem="; ".join(self.problems) or None,
         )
         if request.mode == "look":
@@ -324,6 +327,16 @@ class _Collection:
     def _fact(self, target: Target, sources: SourceReader) -> ProcessEvidence:
         fact = target.evidence()
         return msgspec.structs.replace(fact, asks=asks_at(fact, sources.tree))
+
+    def _device(self) -> DeviceLook:
+        ranks = [t for t in self.targets if t.member.role == "rank" and t.is_alive]
+        stands = [target.standing for target in ranks]
+        calls = (device_call(deciding_thread(target.evidence())) for target in ranks)
+        return DeviceLook(
+            stands=" ".join(stands) if all(stands) else "",
+            waits=any(calls),
+            others_cpu_s=sum(t.others_cpu_s() for t in self.targets if t.is_alive),
+        )
 
     def _progress_at(self) -> float | None:
         """Unix seconds of the last progress; before it batches that were ready were used up."""

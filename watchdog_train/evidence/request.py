@@ -48,6 +48,8 @@ class EvidenceRequest(Value):
     """Ranks that are not there any more."""
     verdict: dict[str, Any] = msgspec.field(default_factory=dict)
     """kind, basis, phase, ranks, beat_age_s, at, attempt, why: goes into verdict.json as it is."""
+    device: bool = False
+    """Native stacks and local variables of all ranks: they may wait for their GPUs."""
     slot_dir: str | None = None
     attempt_dir: str | None = None
     log_files: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
 from watchdog_train.core.model.waits import FileLockWait, SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
+from watchdog_train.explain.device_calls import device_call
 from watchdog_train.system import current, proc
 from watchdog_train.trusted_files import read_regular
 
@@ -71,6 +72,9 @@ class Target:
         """As its slot has it, 0 where it has none."""
         self.own_signals: tuple[str, ...] = ()
         self.gpu: GpuUse | None = None
+        self.standing = ""
+        """See pyspy.standing; empty: no native stack."""
+        self.progress: tuple[int, ...] = ()
         self._judge_first()
 
     def _judge_first(self) -> None:
@@ -161,6 +165,7 @@ class Target:
         words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
         if words is not None:
             self.world_size = words[layout.W_WORLD_SIZE]
+            self.progress = tuple(words[at] for at in layout.PROGRESS_WORDS)
             if said := words[layout.W_DECIDING]:
                 self.deciding_tid = proc.our_thread(self.pid, said)
             handled = words[layout.W_OWN_SIGNALS]
@@ -199,6 +204,25 @@ class Target:
         if self.member.role not in ("rank", "worker") or is_idle_worker(self.threads):
             return False
         return not any(frame_matches(wait, main.frames[0]) for wait in WAITS)
+
+    def makes_steps(self, slot_dir: str | None, lately_s: float) -> bool:
+        """Whether it has made progress since the first look, or in the newest seconds."""
+        words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
+        if words is None:
+            return False
+        newest = max(words[at] for at in (layout.W_LAST_BEAT_NS, *layout.ARRIVAL_WORDS))
+        moved = self.progress != tuple(words[at] for at in layout.PROGRESS_WORDS)
+        return moved or time.monotonic_ns() - newest < 1e9 * lately_s
+
+    def others_cpu_s(self) -> float:
+        """CPU time so far, without that of a thread that waits for a device."""
+        tid = self.deciding_tid or self.pid
+        thread = next((one for one in self.threads if one.os_id == tid), None)
+        places = [f"{self.pid}/task/{tid}"] if device_call(thread) else []
+        texts = (proc.read(f"/proc/{place}/stat") for place in (self.pid, *places))
+        stats = [proc.parse_stat(text or b"") for text in texts]
+        used, *waits = [stat.cpu_ticks if stat is not None else 0 for stat in stats]
+        return (used - sum(waits)) / proc.TICKS_S
 
     def cpu_share(self) -> float | None:
         """Of one core, between the looks."""

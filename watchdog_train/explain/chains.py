@@ -269,7 +269,22 @@ class Chains:
                 return self._poll(at, doing)
             case w.UnknownWait():
                 return Waits(complete=False)
+            case w.DeviceWait() if self._is_rank(node) and self._elsewhere(at):
+                return Waits(needs=self._elsewhere(at))
         return Waits(free=True)
+
+    def _elsewhere(self, at: int) -> tuple[int, ...]:
+        """Ranks for which a kernel of this one may wait: not in it, by frames or by records."""
+        behind = self._behind(at)
+        if behind is not None:
+            return (behind,)
+        return tuple(n for n in self._away if n != at and self._is_plain(n))
+
+    def _is_plain(self, at: int) -> bool:
+        """Whether it surely waits for no device: without native frames a call of it looks busy."""
+        doing, how = self.nodes[at].doing, self.nodes[at].process.how
+        busy = isinstance(doing, (x.Computing, w.Running, w.UnknownWait))
+        return how == "py-spy native" or not busy
 
     def _waits_for_ranks(self, at: int) -> Waits:
         away = tuple(n for n in self._away if n != at)

@@ -25,6 +25,7 @@ from watchdog_train.core.diagnosis.stacks import (
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain import frame_sets
+from watchdog_train.explain.device_calls import called_by, device_call
 
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
 """Names of threads that tick or wait in every healthy run, whatever their frames say."""
@@ -313,10 +314,11 @@ def _by_library(
     if (poll := _known_poll(process, thread, call)) is not None:
         return poll
     synchronises = _any(frame_sets.SYNCHRONISES, call)
-    if is_computing(process, thread) and not (synchronises and process.gpu is not None):
+    native = device_call(thread) or ""
+    if is_computing(process, thread) and not (synchronises and (native or process.gpu is not None)):
         return None
     if synchronises:  # CUDA spins there by default: the CPU's work is none then
-        return w.DeviceWait(path="", gpu=process.gpu)
+        return w.DeviceWait(path="", gpu=process.gpu, call=native, by=called_by(thread))
     sleeps = isinstance(kernel_wait(process, thread), w.SleepWait)
     if several and not sleeps and _any(frame_sets.BACKWARD, call):
         return x.CollectiveWait()

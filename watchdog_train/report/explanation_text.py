@@ -16,7 +16,7 @@ from watchdog_train.core.model import CrashFact, ExceptionFact, FullDisk, signal
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import ExceptionCause
-from watchdog_train.core.model.gpu import GpuUse
+from watchdog_train.core.model.gpu import FLAT_UTIL, IDLE_POWER_SHARE, GpuUse
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration, listed
 
@@ -156,6 +156,8 @@ def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
             return f"{who} {have} {how}{_since(root)}. {to}"
         case w.Ended():
             return f"{who} has exited, and its parent has not asked for its exit status."
+        case w.DeviceWait(path=""):
+            return _device(who, root, root.doing, several=several)
     verb, more = doing_words(root.doing, root.who.pid, silent_s=root.since_s)
     if root.since_s is not None:
         have = "have" if several else "has"
@@ -376,8 +378,8 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
                 "waiting for somebody to type",
                 "Set the answer in advance for a run without one.",
             )
-        case w.DeviceWait(path=path, gpu=gpu):
-            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", _gpu(gpu) if gpu else ""
+        case w.DeviceWait(path=path):
+            return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", ""
         case w.DiskWait():
             where = clean(doing.path, _PATH_CAP) if doing.path else "a disk or driver"
             on = f" on {clean(doing.network, 40)}" if doing.network else ""
@@ -425,14 +427,30 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
     return "standing still", ""
 
 
-def _gpu(gpu: GpuUse) -> str:
-    """`GPU 0: 100 % utilisation, 22 % of its power limit.`"""
-    told = [f"{gpu.util:.0f} % utilisation"] if gpu.util is not None else []
-    told += [f"{100 * gpu.power:.0f} % of its power limit"] if gpu.power is not None else []
-    name = "Its GPU" if gpu.device is None else f"GPU {gpu.device}"
-    shown = f"{name}: {', '.join(told) or 'utilisation unknown'}."
+def _device(who: str, root: x.Standstill, wait: w.DeviceWait, *, several: bool) -> str:
+    """`ranks 0-3 wait for their GPUs in cudaStreamSynchronize, called by loss.item() (a.py:8)`."""
+    line = place_words(root)
+    if wait.call:
+        by = f" {clean(wait.by, 120)}{_line(root.own)}" if wait.by else line.removeprefix(" in")
+        line = f" in {clean(wait.call, 120)}, called by{by}"
+    since = f", for {duration(root.since_s)}" if root.since_s is not None else ""
+    whose = "wait for their GPUs" if several else "waits for its GPU"
+    return f"{who} {whose}{line}{since}{_shown(wait.gpu, several=several)}."
+
+
+def _shown(gpu: GpuUse | None, *, several: bool) -> str:
+    """`; the GPU is at 100 % and 18 % of its power limit: it runs a kernel that only waits`."""
+    if gpu is None or gpu.util is None:
+        return ""
+    are, they, its = ("GPUs are", "they run", "their") if several else ("GPU is", "it runs", "its")
+    text = f"; the {are} at {gpu.util:.0f} %"
+    if gpu.power is not None:
+        text += f" and {100 * gpu.power:.0f} % of {its} power limit"
+        if gpu.util >= FLAT_UTIL and gpu.power < IDLE_POWER_SHARE:
+            text += f": {they} a kernel that only waits"
+            text += ", usually a collective that a rank has not entered" if several else ""
     others = [clean(one, _PATH_CAP) for one in gpu.other_names]
-    return f"{shown} Also on its GPUs: {listed(others, _SHOWN)}." if others else shown
+    return f"{text}; shared with {listed(others, _SHOWN)}" if others else text
 
 
 def _stream(wait: w.Wait) -> str:
@@ -583,6 +601,8 @@ def _victim_words(doing: x.Doing) -> str | None:
     match doing:
         case x.CollectiveWait():
             return f" {_in(doing)}"
+        case w.DeviceWait(call=call) if call:
+            return f" in {clean(call, 120)}"
         case x.StoreWait():
             return " to appear"
         case x.BatchWait():

@@ -37,6 +37,8 @@ SENTENCES: dict[WhyCode, str] = {
     "stopped": "{which} {was} {how}. {to}",
     "continued": "{which} continued after {seconds}",
     "input": "pid {pid} waits for a person to type something",
+    "device-wait": "ranks have only waited for their GPUs for {seconds} (limit {limit}), the same "
+    "in {count} stack samples, and nothing but the CPU time of their waiting threads has moved",
     "over-stall-timeout": "rank {rank}: no progress for {seconds}, over your --stall-timeout "
     "{limit}",
     "over-startup-timeout": "rank {rank}: no first step for {seconds}, over your "
@@ -267,6 +269,7 @@ SENTENCES: dict[WhyCode, str] = {
     "starved": ", but the job gets no CPU: other programs use this machine's CPUs",
     "cpu-unknown": ", and whether the job works is unknown: its CPU time cannot be read",
     "elsewhere-unknown": ", but the job is busy elsewhere, or its other ranks are unknown",
+    "device-lacks": "; to call it a stall, wtrain lacks: {lacks}",
     "gpus-spin": ", and the GPUs only spin: {number:.0f} % utilisation at {before:.0f} % of the "
     "power limit, as in a collective that never completes; no I/O, no process born or ended",
     "in-kernel": ", and the job waits in the kernel (state D) for a disk, a network file system or "
@@ -377,6 +380,7 @@ def _values(why: Why, *, brief: bool) -> dict[str, object]:
         "pids": ", ".join(map(str, why.pids[:8])) or "unknown",
         "attempts": f"attempt{'s' if len(why.attempts) > 1 else ''} "
         + words.listed([str(each) for each in why.attempts]),
+        "lacks": ", ".join(why.names).replace("-", " "),
         "names": clean(", ".join(why.names), 800),
         "options": " ".join(f"--with {clean(x, 60)} --allow {clean(x, 60)}" for x in why.names),
         "flag": found["option"].partition(" ")[0],

@@ -51,14 +51,17 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         silence = Silence(phase=verdict.phase, early=verdict.early)
         stall_id = f"{len(self.state.stalls) + 1:04d}"
         out_dir = context.staging_dir / f"look-{stall_id}"
+        device = isinstance(action, a.StartLook) and action.device
         if isinstance(action, a.StartEvidence):
             mode, kind, why, silence = "full", action.kind, action.bundle_why, Silence()
+            device = verdict.device is not None
             stall_id, out_dir = action.stall_id, context.directory.stall(action.stall_id)
         attempt_dir = context.directory.attempt(_number(self.state))
         files = _files(attempt_dir)
         members = (sample.member for sample in sight.sample.members)
         return EvidenceRequest(
             mode=mode,
+            device=device,
             stall_id=stall_id,
             why=why,
             silence=silence,

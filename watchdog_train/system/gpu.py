@@ -13,6 +13,7 @@ import sys
 import time
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ MOST_PROCESSES = 64
 MOST_XIDS = 32
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """PROC_PID_INIT_INO of the Linux kernel's include/linux/proc_ns.h."""
+_RDMA = "/sys/class/infiniband"
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg")
 _SLOWED_BY = {
     0x4: "power limit",
@@ -69,6 +71,7 @@ class Looker:
         self._driver = _text(self._ask(nvml.nvmlSystemGetDriverVersion))
         self._xids: deque[GpuXid] = deque(maxlen=MOST_XIDS)
         self._events = self._register()
+        self._rdma: tuple[float, int | None] = (0.0, None)
 
     def reading(self) -> GpuReading:
         """All devices now."""
@@ -80,7 +83,19 @@ class Looker:
             driver=self._driver,
             foreign_pids=in_a_pid_namespace(),
             at=at,
+            rdma_bytes_s=self._rdma_bytes_s(at),
         )
+
+    def _rdma_bytes_s(self, now: float) -> float | None:
+        at, before = self._rdma
+        total = rdma_bytes()
+        self._rdma = (now, total)
+        return None if total is None or before is None else (total - before) / max(0.1, now - at)
+
+    def _pcie_bytes_s(self, handle: Any) -> float | None:
+        """NVML counts kilobytes, to the device and from it, for 20 ms each."""
+        ways = [_number(self._get("nvmlDeviceGetPcieThroughput", handle, way)) for way in (0, 1)]
+        return None if None in ways else 1024 * sum(way or 0.0 for way in ways)
 
     def _ask(self, question: Any, *values: Any) -> Any:
         try:
@@ -115,6 +130,7 @@ class Looker:
             slowed_by=_slowed_by(_whole(reasons) or 0),
             mig=bool(mig[0]) if isinstance(mig, (list, tuple)) and mig else None,
             processes=self._processes(handle),
+            pcie_bytes_s=self._pcie_bytes_s(handle),
         )
 
     def _processes(self, handle: Any) -> tuple[GpuProcess, ...] | None:
@@ -149,6 +165,21 @@ class Looker:
                 return
             index = _whole(self._get("nvmlDeviceGetIndex", getattr(event, "device", None)))
             self._xids.append(GpuXid(index=index, code=code))
+
+
+def rdma_bytes(folder: str = _RDMA) -> int | None:
+    """Sent and received over all InfiniBand ports, which count words of 4 bytes.
+
+    None where a port does not tell.
+    """
+    ports = Path(folder).glob("*/ports/*")
+    names = ("counters/port_xmit_data", "counters/port_rcv_data")
+    try:
+        return 4 * sum(
+            int((port / "counters" / name).read_text()) for port in ports for name in names
+        )
+    except (OSError, ValueError):
+        return None
 
 
 def in_a_pid_namespace() -> bool:

@@ -20,6 +20,8 @@ from typing import Any
 
 PROGRAM = str(Path(__file__).with_name("waits.py"))
 WTRAIN = (sys.executable, "-m", "watchdog_train")
+SHORT = (sys.executable, str(Path(__file__).with_name("short_limits.py")), "40", "5")
+"""wtrain with 40 s for the 5 minutes of a wait for GPUs, and a stack sample every 5 s."""
 SCHEDULES = ("spin", "yield", "blocking")
 BACKENDS = {"nccl", "gloo"}
 KINDS = ("mismatch", "dead", "loops")
@@ -267,6 +269,7 @@ def supervised(
     hard_s: float = 120,
     until: Iterable[str] = ("stall_explained", "evidence_collected"),
     dumped: bool = False,
+    wtrain: Sequence[str] = WTRAIN,
 ) -> Answer:
     """What a run of wtrain said, and when; stopped after one of these events, or the limit.
 
@@ -277,6 +280,7 @@ def supervised(
         hard_s: the limit from which a busy job is suspected; the default is 120 s.
         until: types of events.
         dumped: evidence is asked for once the ranks are where they hang, and the run stopped.
+        wtrain: how it is started.
     """
     command = [sys.executable, PROGRAM, kind]
     if dumped:
@@ -287,7 +291,7 @@ def supervised(
     (folder / "wtrain.yaml").write_text(
         f"detection:\n  gpu: 'on'\n  learnt_hard_floor_s: {hard_s}\n"
     )
-    argv = [*WTRAIN, "run", "--config", "wtrain.yaml", "--max-restarts", "1", "--", *command]
+    argv = [*wtrain, "run", "--config", "wtrain.yaml", "--max-restarts", "1", "--", *command]
     run = subprocess.Popen(argv, cwd=folder)
     dump = ""
     if dumped:
@@ -336,6 +340,20 @@ def _told(events: list[Answer], *kinds: str) -> list[Answer]:
 def item(answer: Answer, limit_s: float) -> None:
     """`loss.item()` behind a kernel that does not end: suspected when, called what."""
     answer.update(supervised("item", limit_s - 30, hard_s=20))
+
+
+def endless(answer: Answer, limit_s: float) -> None:
+    """The same to its end: a stall, killed, its memory free, restarted, finished."""
+    os.environ["GPU_SECONDS"] = "35"
+    before = _used_bytes()
+    answer.update(supervised("endless", limit_s - 30, until=(), wtrain=SHORT))
+    answer["left_bytes"] = _used_bytes() - before
+
+
+def bound(answer: Answer, limit_s: float) -> None:
+    """A training that waits for its data most of the time, at low power: no stall."""
+    os.environ["GPU_SECONDS"] = str(min(80.0, max(5.0, limit_s - 60)))
+    answer.update(supervised("bound", limit_s - 30, until=(), wtrain=SHORT))
 
 
 def loader(answer: Answer, limit_s: float) -> None:
@@ -398,6 +416,8 @@ PARTS = {
     "server": Part("worker server and Flight Recorder, NCCL and gloo", 90, server, beside="nccl"),
     "memory": Part("memory after SIGTERM, SIGKILL, a stop, wtrain's kill", 60, memory),
     "item": Part("loss.item() behind a kernel that does not end", 80, item),
+    "endless": Part("the same with short limits: stall, kill, restart, end", 170, endless),
+    "bound": Part("a data-bound training at low power, with short limits", 130, bound),
     "loader": Part("a DataLoader deadlock beside a busy GPU", 80, loader),
     "cost": Part("a step on real kernels, with and without wtrain", 60, cost),
     "crashes": Part("CUDA after a fork, no memory, an assertion: what is named", 150, crashes),
@@ -467,9 +487,20 @@ CLAIMS = (
     ),
     Claim(
         "item",
-        "how-it-decides.md: a busy wait for a GPU is suspected and said, not killed",
+        "how-it-decides.md: before 5 min a busy wait for a GPU is suspected and said, not killed",
         lambda a: bool(a["suspected"]) and not a["stalls"],
     ),
+    Claim(
+        "endless",
+        "how-it-decides.md: ranks that only wait for their GPUs are a stall",
+        lambda a: [stall["basis"] for stall in a["stalls"]] == ["device-wait"] and a["code"] == 0,
+    ),
+    Claim(
+        "endless",
+        "gpu.md: the stall names the call and the GPU, and leaves no memory behind",
+        lambda a: "ynchronize" in a["explained"][0] and a["left_bytes"] < 1 << 30,
+    ),
+    Claim("bound", "reliability.md: no false alarm", lambda a: not a["stalls"]),
     Claim(
         "loader",
         "how-it-decides.md: asleep beside a GPU that only spins is suspected",

@@ -25,6 +25,8 @@ WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 SCHEDULES = {"spin": 1, "yield": 2, "blocking": 4}
 """cudaDeviceScheduleSpin, Yield, BlockingSync of driver_types.h."""
 HANG_AT = 60
+HANG_AFTER_S = 20.0
+"""Of full work before `endless` hangs: so long it takes to know what its own steps draw."""
 FOR_S = float(os.environ.get("GPU_SECONDS", "600"))
 
 
@@ -78,8 +80,8 @@ def model_of(width: int) -> torch.nn.Module:
 
 def train(kind: str) -> None:
     """Steps on real kernels; a healthy training saves and evaluates, too."""
-    healthy = kind == "healthy"
-    width, batch = ((4096, 4096) if healthy else (1024, 256)) if CUDA else (32, 8)
+    healthy, endless = kind == "healthy", kind == "endless"
+    width, batch = ((4096, 4096) if healthy or endless else (1024, 256)) if CUDA else (32, 8)
     model = model_of(width)
     optimizer = torch.optim.AdamW(model.parameters())
     net: Any = model
@@ -87,23 +89,35 @@ def train(kind: str) -> None:
         how = {"mode": "max-autotune"} if CUDA else {"backend": "eager"}
         net = torch.compile(model, **how)
     fails = FAILS.get(kind) if not Path("ready-0").exists() else None
-    until = time.monotonic() + FOR_S
+    began = time.monotonic()
+    until = began + FOR_S
     step = 0
     while time.monotonic() < until:
         loss = net(torch.randn(batch, width, device=DEVICE)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         step += 1
-        if step == HANG_AT and fails is not None:
+        due = time.monotonic() - began > HANG_AFTER_S if endless else step == HANG_AT
+        if due and fails is not None:
             fails(loss)
         optimizer.step()
         loss.item()
-        if not (healthy and CUDA):
+        if kind == "bound":
+            prepare(25.0 if step % 8 == 7 else 1.0)
+        elif not ((healthy or endless) and CUDA):
             time.sleep(0.05)
         if healthy and step % 400 == 0:
             torch.save(model.state_dict(), "checkpoint.pt")
         if healthy and step % 800 == 0:
             evaluate(net, batch, width)
+
+
+def prepare(seconds: float) -> int:
+    """The next batch, in Python: a core is busy and the GPU idle."""
+    until, total = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        total += 1
+    return total
 
 
 def evaluate(net: Any, batch: int, width: int) -> None:
@@ -187,7 +201,14 @@ def assertion(_loss: Any) -> None:
     ).item()
 
 
-FAILS = {"item": item, "loader": loader, "forked": forked, "full": full, "assertion": assertion}
+FAILS = {
+    "item": item,
+    "endless": item,
+    "loader": loader,
+    "forked": forked,
+    "full": full,
+    "assertion": assertion,
+}
 
 
 def collective(backend: str, kind: str) -> None:

@@ -46,8 +46,6 @@ class Window(Value):
     """We asked the processes for something during the window."""
     gpu_works: bool = False
     """A GPU of the job was seen to compute during the window."""
-    gpu_spins: bool = False
-    """Full utilisation near idle power at every look of the window."""
 
 
 class Activity(Value):
@@ -63,7 +61,7 @@ class Activity(Value):
     stuck_since: float = 0.0
     """When the first of them began."""
     spinning_windows: int = 0
-    """In a row, nothing in them but CPU time and, where a GPU is seen, kernels that spin."""
+    """In a row, nothing in them but CPU time, and no GPU that is seen to compute."""
     spinning_since: float = 0.0
     """When the first of them began."""
     starved_windows: int = 0
@@ -100,7 +98,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     moved = _moved(seen, sample, detection)
     starved = _stands_in_line(seen, sample, detection)
     still = not (moved or starved) and _no_cpu(seen, sample, detection)
-    spun = (seen.gpu_spins or sample.gpu is None) and not moved and not seen.uninterruptible
+    spun = not (moved or seen.uninterruptible)
     quiet_windows = activity.quiet_windows + 1 if still and not seen.uninterruptible else 0
     silent = not (moved or starved or seen.uninterruptible)
     if silent and not still and is_quiet(activity, sample, detection):
@@ -168,7 +166,6 @@ def opened(sample: Sample, states: set[str | None]) -> Window:
         cpu_wait_s=sample.cpu_wait_s,
         asked=sample.asked,
         gpu_works=sample.gpu is not None and sample.gpu.works,
-        gpu_spins=sample.gpu is not None and sample.gpu.spins,
     )
 
 
@@ -177,16 +174,14 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
     uninterruptible = window.uninterruptible or "D" in states
     running = window.running or _may_run(sample.members, states)
     works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
-    spins = window.gpu_spins and sample.gpu is not None and sample.gpu.spins
     asked = window.asked or sample.asked
     cpu_wait_s = sample.cpu_wait_s if window.cpu_wait_s is None else window.cpu_wait_s
-    seen = (cpu_wait_s, uninterruptible, running, works, spins, asked)
+    seen = (cpu_wait_s, uninterruptible, running, works, asked)
     if seen == (
         window.cpu_wait_s,
         window.uninterruptible,
         window.running,
         window.gpu_works,
-        window.gpu_spins,
         window.asked,
     ):
         return window
@@ -197,7 +192,6 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
         cpu_wait_s=cpu_wait_s,
         asked=asked,
         gpu_works=works,
-        gpu_spins=spins,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.detection import rank_gone
+from watchdog_train.core.detection import device_history, rank_gone
 from watchdog_train.core.detection.activity import (
     is_quiet,
     is_spinning,
@@ -15,13 +15,20 @@ from watchdog_train.core.detection.activity import (
     required_windows,
 )
 from watchdog_train.core.detection.budgets import Budget, budget_for
+from watchdog_train.core.detection.device_wait import device_wait
 from watchdog_train.core.detection.output import by_output
 from watchdog_train.core.detection.special import (
     announced_until,
     over_users_limit,
     stopped,
 )
-from watchdog_train.core.detection.track import RankTrack, Track, is_saving, survived_s
+from watchdog_train.core.detection.track import (
+    EARLY_STEPS,
+    RankTrack,
+    Track,
+    is_saving,
+    survived_s,
+)
 from watchdog_train.core.detection.usual import is_quiet_at_work
 from watchdog_train.core.detection.verdict import (
     BUSY,
@@ -29,7 +36,7 @@ from watchdog_train.core.detection.verdict import (
     Verdict,
     alone_why,
     busy_why,
-    frozen_why,
+    device_why,
     long_why,
     quiet_why,
     stuck_why,
@@ -41,8 +48,6 @@ __all__ = ["BUSY", "OVER", "Signs", "Verdict", "required_windows", "signs", "ver
 
 _replace = msgspec.structs.replace
 
-EARLY_STEPS = 3
-"""Before so many little is known of a job: what it compiles, loads and starts."""
 SELDOM_STEPS: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
 """Phases in which a quiet wait is nothing unusual, though no step is known that it follows."""
 RECENT_SHARE = 0.5
@@ -152,9 +157,18 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
     age_s = sample.at - worst.changed_at
     too_long = age_s > budget.hard_s
     held = silent and stuck and not quiet
-    if (held and age_s <= detection.stuck_s) or not (held or too_long or (silent and quiet)):
+    device = None
+    if silent:
+        device = device_wait(track, sample, candidates, elsewhere_quiet=elsewhere_quiet)
+    first_s = device_history.LIMITS.first_sample_s
+    sampled = device is not None and not device.lacks and age_s >= first_s
+    if (held and age_s <= detection.stuck_s) or not (
+        held or too_long or sampled or (silent and quiet)
+    ):
         return alive
     found = _suspect(track, sample, detection, judging, tuple(over))
+    if device is not None and not found.prints and (device.runs or not quiet):
+        found = _replace(found, device=device)
     if quiet and silent:
         return _silent_and_quiet(
             found, track, sample, elsewhere_quiet=elsewhere_quiet, too_long=too_long
@@ -167,18 +181,15 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
             alone=not elsewhere_quiet,
             why=stuck_why(sample, found),
         )
-    spins = silent and is_spinning(track.activity, sample, detection)
-    if spins and sample.gpu is None and elsewhere_quiet and not found.prints:
+    if found.device is not None and (found.device.runs or sampled):
+        return _replace(found, basis="device-wait", why=device_why(sample, found, found.device))
+    if not too_long:
+        return alive
+    spins = silent and is_spinning(track.activity, sample, detection) and sample.gpu is None
+    if spins and elsewhere_quiet and not found.prints:
         spins_s = min(age_s, sample.at - track.activity.spinning_since)
         found = _replace(found, spins_s=spins_s)
-    spins = spins and sample.gpu is not None and found.steady
-    if spins and elsewhere_quiet:
-        return _replace(found, basis="frozen", why=frozen_why(sample, found))
-    why = (
-        long_why(found, Why("elsewhere-unknown"))
-        if spins
-        else busy_why(sample, found, quiet=quiet, starved=is_starved(track.activity))
-    )
+    why = busy_why(sample, found, quiet=quiet, starved=is_starved(track.activity))
     return _replace(found, basis="hard-budget", why=why)
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core.detection import activity as activities
+from watchdog_train.core.detection import device_history as devices
 from watchdog_train.core.detection import usual as usuals
 from watchdog_train.core.detection import world as worlds
 from watchdog_train.core.detection.activity import Activity
 from watchdog_train.core.detection.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING, busy_s
+from watchdog_train.core.detection.device_history import DeviceHistory
 from watchdog_train.core.detection.usual import Usual
 from watchdog_train.core.detection.world import World
 from watchdog_train.core.model import MemberSample, Phase, ProcessId, Sample, SlotReading, Value
@@ -26,11 +28,14 @@ BACKWARDS = 3
 """Position of backward passes; more than these without a step are steps by hand."""
 BACKWARDS_WITHOUT_STEP = 8
 LOG_GAPS = 16
+EARLY_STEPS = 3
+"""Before so many little is known of a job: what it compiles, loads and starts."""
 STOPPED_S = 10.0
 """A shorter stop is too short to need a fresh start: what slows a job by stopping it again and
 again (cpulimit) must not hide a hang."""
 SAID_AFTER_S = 2.0
 """Stopped for less than this is not worth a word: a debugger that has a look holds it so long."""
+_LONG: tuple[Phase, ...] = ("eval", "checkpoint")
 SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended by itself is expected again for so long, then forgotten."""
 
@@ -59,6 +64,10 @@ class RankTrack(Value):
     """It was stopped since its last progress: nobody knows how long that would have taken."""
     gaps: dict[str, tuple[float, ...]]
     """Per learning phase, the newest seconds between changes of the words."""
+    phase_at: float = 0.0
+    """When the phase was entered, or the rank was first seen."""
+    longest: dict[str, float] = msgspec.field(default_factory=dict)
+    """Seconds: the longest step, evaluation and save, under `train`, `eval` and `checkpoint`."""
     saves_ended: int
     saved_at: float
     """When the last save ended, or the rank was first seen."""
@@ -102,6 +111,8 @@ class Track(Value):
     """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
     begun: bool = False
     """A poll has been folded in: whoever is seen for the first time from now on is news."""
+    device: DeviceHistory = DeviceHistory()
+    """What its GPUs have shown."""
     world: World = World()
     """How much of the training's world is in this tree."""
     factors: dict[str, float] = msgspec.field(default_factory=dict)
@@ -170,6 +181,12 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         slept_machine=track.slept_machine,
         survived=survived,
         begun=True,
+        device=devices.advance(
+            track.device,
+            sample,
+            progressed=progressed,
+            steady=any(rank.phase == "train" and rank.steps >= EARLY_STEPS for rank in ranks),
+        ),
         world=worlds.advance(track.world, sample),
         factors=track.factors,
     )
@@ -277,6 +294,7 @@ def _first_seen(member: MemberSample, slot: SlotReading, now: float, *, born: bo
         stepped=_has_stepped(slot),
         step_at=now,
         gaps={},
+        phase_at=now,
         saves_ended=slot.saves_ended,
         saved_at=now,
     )
@@ -304,6 +322,12 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
             steps = max(new - old for new, old in zip(words, before.words, strict=True))
             ring = _learn(gaps.get(slot.phase, ()), first_s, now - before.seen_at, steps)
             gaps = {**gaps, slot.phase: ring}
+    longest = before.longest
+    took = {before.phase: now - before.phase_at} if seam and before.phase in _LONG else {}
+    if learn and not (seam or before.interrupted) and before.stepped and stepping:
+        took = {"train": now - before.step_at}
+    for what, seconds in took.items():
+        longest = {**longest, what: max(seconds, longest.get(what, 0.0))}
     alive = moved or seam or slot.milestone != before.milestone
     return RankTrack(
         who=before.who,
@@ -320,6 +344,8 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
         step_at=now if stepping else before.step_at,
         interrupted=before.interrupted and not moved,
         gaps=gaps,
+        phase_at=now if seam else before.phase_at,
+        longest=longest,
         saves_ended=slot.saves_ended,
         saved_at=now if slot.saves_ended != before.saves_ended else before.saved_at,
     )

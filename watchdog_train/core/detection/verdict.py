@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.detection.budgets import Budget
+from watchdog_train.core.detection.device_wait import DeviceWait
 from watchdog_train.core.detection.track import RankTrack
 from watchdog_train.core.model import Basis, Phase, Sample, Value, Why, WhyCode
 
@@ -14,7 +15,7 @@ OVER: tuple[Phase, ...] = ("finishing", "finished")
 """Phases in which the training itself is over."""
 BUSY: dict[Basis, Literal["busy", "uninterruptible"]] = {
     "hard-budget": "busy",
-    "frozen": "busy",
+    "device-wait": "busy",
     "uninterruptible": "uninterruptible",
 }
 """Suspicions that are never a stall by themselves, and the word that is said about them."""
@@ -57,6 +58,8 @@ class Verdict(Value):
     """The tree is as quiet when it works: only its stacks can prove that it hangs."""
     early: bool = False
     """Before the third step."""
+    device: DeviceWait | None = None
+    """The ranks may only wait for their GPUs: their stacks tell."""
     stopped: tuple[Why, ...] = ()
     """Members that a signal, a frozen cgroup or a debugger holds."""
     why: Why = Why("unknown")
@@ -113,11 +116,13 @@ def busy_why(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = Fal
     return long_why(found, Why(code))
 
 
-def frozen_why(sample: Sample, found: Verdict) -> Why:
-    """Busy to look at, but nothing is computed."""
-    util = sample.gpu.util if sample.gpu is not None else None
-    power = sample.gpu.power if sample.gpu is not None else None
-    return long_why(found, Why("gpus-spin", number=util or 0.0, before=100 * (power or 0.0)))
+def device_why(sample: Sample, found: Verdict, device: DeviceWait) -> Why:
+    """Busy to look at, but nothing is computed; or nothing tells."""
+    gpu = sample.gpu
+    if gpu is None or not device.runs:
+        return busy_why(sample, found, quiet=False)
+    spin = Why("gpus-spin", number=gpu.util or 0.0, before=100 * (gpu.power or 0.0))
+    return long_why(found, spin)
 
 
 def stuck_why(sample: Sample, found: Verdict) -> Why:

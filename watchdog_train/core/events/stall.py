@@ -17,6 +17,7 @@ from watchdog_train.core.model import (
     Straggler,
     Why,
 )
+from watchdog_train.core.model.gpu import DeviceLook
 
 
 class Suspected(Event):
@@ -39,7 +40,9 @@ class Looked(Event):
     limit_s: float | None = None
     """Of this silence, with what it has earned besides; None: never."""
     times: int = 1
-    """Samples in a row that have found this live-lock."""
+    """Samples in a row that have found this live-lock, or this wait for GPUs; 0: it has moved."""
+    device: DeviceLook | None = None
+    """How ranks wait for their GPUs, by the newest sample that tells."""
     roots: tuple[str, ...] = ()
     """Machines with a process that waits for no other rank."""
 

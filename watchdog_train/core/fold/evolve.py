@@ -92,7 +92,8 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
                 look=None,
             )
         case e.Looked():
-            return _replace(state, look=event)
+            native_mono = event.mono if event.device is not None else state.native_mono
+            return _replace(state, look=event, native_mono=native_mono)
         case e.SuspicionEnded():
             return evolve_stall.went_on(state, event)
         case e.StallRecovered():

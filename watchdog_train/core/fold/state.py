@@ -381,6 +381,8 @@ class State(Value):
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
     """What the last look at the present suspicion said, None before it."""
+    native_mono: float = 0.0
+    """When native stacks of ranks were last taken in a silence."""
     pauses: tuple[Place, ...] = ()
     """Lines at which it has paused and continued, the newest last."""
     outlived: Why | None = None

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core.model.exceptions import CrashFact, ExceptionFact, Sender
+from watchdog_train.core.model.gpu import DeviceLook
 from watchdog_train.core.model.progress import RankSpans
 from watchdog_train.core.model.waits import (
     ChildWait,
@@ -407,6 +408,8 @@ class EvidenceResult(Value):
     seconds: float
     crash: CrashFact | None = None
     """What ended the attempt, or the rank that the others wait for."""
+    device: DeviceLook | None = None
+    """Where it was asked for: how ranks wait for their GPUs."""
     problem: str | None = None
     """Why the collection is incomplete as a whole; missing processes are in their rows."""
 

@@ -1,19 +1,23 @@
-"""What GPUs show from outside, as values.
-
-The limits are assumed, not measured on a device: a GPU whose meaning is not clear changes nothing,
-and GPUs that seem to spin are only reported.
-"""
+"""What GPUs show from outside, as values. A GPU whose meaning is not clear changes nothing."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from watchdog_train.core.model.words import Value
 
 FLAT_UTIL = 98.0
 """Per cent: from here on a kernel has run all the time, whatever it did."""
 IDLE_POWER_SHARE = 0.25
-"""Of the power limit: work at full utilisation takes more; a kernel that spins in a collective is
-said to stay near idle power (not measured). Low on purpose: a healthy job of small kernels takes
-little power, too, and must count as alive."""
+"""Of the power limit: work at full utilisation takes more. A kernel that only waits took 18 % of it
+(measured on an H100). Low on purpose: a healthy job of small kernels takes little power, too, and
+must count as alive."""
+DeviceLack = Literal[
+    "GPU-readings", "utilisation", "power", "power-of-own-steps", "full-clocks", "whole-GPUs",
+    "GPUs-of-its-own", "PCIe-counters", "InfiniBand-counters", "CPU-time", "native-stacks",
+    "all-ranks", "steps-of-all-ranks",
+]  # fmt: skip
+"""What a stall by device wait needs and does not have."""
 
 
 class GpuProcess(Value):
@@ -41,6 +45,8 @@ class GpuDevice(Value):
     """Why its clock is held down: heat, power, an external brake."""
     mig: bool | None = None
     """It is split: utilisation is not told then."""
+    pcie_bytes_s: float | None = None
+    """To and from the host, over the last 20 ms."""
     processes: tuple[GpuProcess, ...] | None = None
 
     @property
@@ -69,6 +75,8 @@ class GpuReading(Value):
     """Why there is nothing to be seen, and never will be."""
     at: float = 0.0
     """When it was taken, on the monotonic clock of the machine, seconds; 0: not told."""
+    rdma_bytes_s: float | None = None
+    """Over all InfiniBand ports of the machine since the reading before; None: not known."""
 
 
 class GpuNeed(Value):
@@ -115,6 +123,18 @@ class GpuHold(Value):
         return self.answered and not (self.ours or self.others or self.unnamed)
 
 
+class GpuStill(Value):
+    """All devices of a job, while no kernel runs on any, or one runs all the time."""
+
+    runs: bool = False
+    """On some device a kernel runs."""
+    power: float | None = None
+    """Share of the power limit, the highest of the devices on which one runs; None: unknown."""
+    bytes_s: float = 0.0
+    """Over PCIe, of the device with the most, and over InfiniBand."""
+    lacks: tuple[DeviceLack, ...] = ()
+
+
 class GpuUse(Value):
     """What the devices of one job show. None means unknown."""
 
@@ -131,6 +151,10 @@ class GpuUse(Value):
     """Processes of somebody else on the same devices, by pid."""
     other_names: tuple[str, ...] = ()
     """The same for a person: pid, command and user, as far as they are known."""
+    draw: float | None = None
+    """Power of all devices, as a share of their limits."""
+    still: GpuStill | None = None
+    """None: some device computes now and then, or nothing is known."""
 
     @property
     def works(self) -> bool:
@@ -138,13 +162,6 @@ class GpuUse(Value):
         if self.util is None or self.util <= 0:
             return False
         return self.util < FLAT_UTIL or (self.power is not None and self.power > IDLE_POWER_SHARE)
-
-    @property
-    def spins(self) -> bool:
-        """Full utilisation near idle power: a kernel waits, for a collective or a flag."""
-        if self.util is None or self.power is None:
-            return False
-        return self.util >= FLAT_UTIL and self.power <= IDLE_POWER_SHARE
 
 
 class GpuSeen(Value):
@@ -156,3 +173,15 @@ class GpuSeen(Value):
     """Who else has memory on them, for a person."""
     xids: tuple[GpuXid, ...] = ()
     """What the driver has reported of them since the job began."""
+
+
+class DeviceLook(Value):
+    """What one stack sample says of ranks that wait for their GPUs."""
+
+    stands: str = ""
+    """Equal in two samples: each rank is in the same native call, frames and local variables.
+    Empty: not all could be read."""
+    waits: bool = True
+    """Some rank waits for its device, in no call that loads, compiles or initialises."""
+    others_cpu_s: float = 0.0
+    """CPU time so far of the whole tree without the threads that wait so."""

@@ -21,7 +21,7 @@ WhyCode = Literal[
     "before-this-run", "began-again", "behind-exit-0", "blind", "by-known-option",
     "cannot-ask", "cannot-start", "checkpoint-too-large", "command-failed",
     "command-interrupted", "continued", "copy-kept", "could-not-start", "cpu-unknown",
-    "default-limit", "diagnosis-names", "disk-low", "disk-silent",
+    "default-limit", "device-lacks", "device-wait", "diagnosis-names", "disk-low", "disk-silent",
     "elsewhere-unknown", "end-by-kernel", "end-by-parent", "ended-by-itself", "ended-early",
     "event-torn", "exited", "exit-not-seen", "experiment", "failed-from-it", "fallback",
     "finished-but-hung", "first-attempt", "first-step-behind", "from-start", "goes-on",

@@ -159,6 +159,10 @@ class DeviceWait(_Wait, tag="device"):
     path: str
     gpu: GpuUse | None = None
     """What the rank's GPU showed; None: not known."""
+    call: str = ""
+    """The native function that waits; empty: not known."""
+    by: str = ""
+    """The call of Python that led there, as its line has it."""
 
 
 class DiskWait(_Wait, tag="disk"):

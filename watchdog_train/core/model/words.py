@@ -54,7 +54,7 @@ Basis = Literal[
     "proven",
     "hard-budget",
     "uninterruptible",
-    "frozen",
+    "device-wait",
     "live-lock",
     "user-limit",
     "rank-gone",
@@ -63,7 +63,7 @@ Basis = Literal[
     "alone",
     "peer",
 ]
-"""Why a silence is suspected or a stall; frozen: the job is busy, but its GPUs only spin;
+"""Why a silence is suspected or a stall; device-wait: ranks wait for GPUs that compute nothing;
 live-lock: it only asks again and again if something has happened; alone: of a suspicion only, the
 rest of the job works or is not heard of; peer: nothing is heard of the other machines."""
 

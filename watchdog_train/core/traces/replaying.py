@@ -127,7 +127,8 @@ class Replay:
                 bundles=0,
             )
             match watch(observation, self._state, self._policy, {}):
-                case Record(events=events):
+                case Record(events=events, consumes=used):
+                    look = None if "look" in used else look
                     for event in events:
                         self._record(event, sample, found)
                 case StartLook():

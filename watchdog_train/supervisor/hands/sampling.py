@@ -263,7 +263,8 @@ class Sampler:
             return None, members
         if self._gpu_memory is not None:
             self._gpu_memory.follow(reading, pids)
-        return self._named(job_use(reading, pids)), tuple(
+        ranks = sum(m.member.role == "rank" for m in members)
+        return self._named(job_use(reading, pids, ranks=ranks)), tuple(
             msgspec.structs.replace(m, gpu=self._named(job_use(reading, pids, m.member.pid)))
             if m.member.role == "rank"
             else m

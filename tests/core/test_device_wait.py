@@ -1,0 +1,292 @@
+"""Ranks that only wait for their GPUs: a stall when every sample says so, and never otherwise.
+
+Each case is a training of one-second steps under a fake clock that stands still from 200 s on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.core import builders as b
+from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.detection.device_history import LIMITS
+from watchdog_train.core.detection.gpu import job_use
+from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow, Phase, Sample
+from watchdog_train.core.model.gpu import (
+    DeviceLook,
+    GpuDevice,
+    GpuProcess,
+    GpuReading,
+    GpuStill,
+    GpuUse,
+)
+from watchdog_train.core.policy import Detection, Policy
+from watchdog_train.core.traces.replaying import Replay, unseen
+
+replace = msgspec.structs.replace
+HANGS_AT = 200.0
+WORKS = GpuUse(util=80.0, power=0.6, draw=0.6)
+SPINS = GpuUse(util=100.0, power=0.18, draw=0.18, still=GpuStill(runs=True, power=0.18))
+IDLE = GpuUse(util=0.0, power=0.1, draw=0.1, still=GpuStill())
+USERS = Policy(detection=Detection(stall_timeout_s=400))
+
+
+def lacking(*lacks: Any, **changes: Any) -> GpuUse:
+    assert SPINS.still is not None
+    return replace(SPINS, still=replace(SPINS.still, lacks=lacks, **changes))
+
+
+@dataclass
+class Job:
+    """What is seen of one training; the default is a wait that spins behind a kernel."""
+
+    gpu: Any = SPINS
+    """As it stands still; or by the seconds since then."""
+    own: GpuUse = WORKS
+    cpu: float = 1.0
+    io: float = 0.0
+    tcp: float = 0.0
+    burst_s: float = float("inf")
+    """When a megabyte came over the network, seconds after the last progress."""
+    others_cpu: float = 0.0
+    stands: Callable[[float], str] = lambda _: "same"
+    waits: bool = True
+    row: PatienceRow = "unknown"
+    row_s: float | None = 75.0
+    phase: Phase = "train"
+    steps: int = 200
+    step_s: float = 1.0
+    world: int = 1
+    before: tuple[tuple[Phase, float], ...] = ()
+    """Phases that went well before the last steps."""
+    minutes: float = 20.0
+    policy: Policy = field(default_factory=Policy)
+    wakes: float = float("inf")
+    looks: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.now = 0.0
+        self.hangs_at = self.steps * self.step_s
+        self.replay = Replay(self.policy, self._look)
+
+    def _look(self, found: Verdict) -> EvidenceResult:
+        at = self.now
+        result = unseen(Patience(row=self.row, limit_s=self.row_s))
+        if found.device is None or found.age_s < LIMITS.first_sample_s:
+            return result
+        self.looks.append(at)
+        device = DeviceLook(
+            stands=self.stands(at), waits=self.waits, others_cpu_s=self.others_cpu * at
+        )
+        return replace(result, device=device)
+
+    def run(self) -> Job:
+        self.silent_from = self.hangs_at + sum(seconds + 10 for _, seconds in self.before)
+        while self.now < self.silent_from + 60 * self.minutes:
+            self.now += 1.0
+            self.replay.judge(self.sample(self.now))
+        return self
+
+    def sample(self, at: float) -> Sample:
+        working = at <= self.silent_from
+        inside: Phase | None = None
+        begins, waited_s = self.hangs_at, 0.0
+        for name, seconds in self.before:
+            inside = name if begins < at <= begins + seconds else inside
+            waited_s += min(max(0.0, at - begins), seconds)
+            begins += seconds + 10
+        stepping_s = min(at, self.silent_from) - waited_s
+        words = min(int(stepping_s / self.step_s), self.steps + 10 * len(self.before))
+        words += int(max(0.0, at - self.wakes))
+        phase = inside or ("train" if working else self.phase)
+        member = b.rank(words=words, phase=phase, world_size=self.world)
+        gpu = self.gpu(at - self.silent_from) if callable(self.gpu) else self.gpu
+        quiet_s = max(0.0, at - self.silent_from)
+        return b.sample(
+            at,
+            member,
+            cpu_s=min(at, self.silent_from) + self.cpu * quiet_s,
+            io_bytes=int(self.io * quiet_s),
+            tcp_bytes=int(self.tcp * quiet_s) + (1_000_000 if quiet_s > self.burst_s else 0),
+            gpu=self.own if working else gpu,
+        )
+
+    @property
+    def stall(self) -> tuple[str, float] | None:
+        """Basis, and seconds after the last progress."""
+        found = next((one for one in self.replay.findings if one.kind == "stall"), None)
+        return None if found is None else (found.basis, found.t - self.silent_from)
+
+
+STALLS: dict[str, tuple[dict[str, Any], float]] = {
+    "a wait that spins or yields": ({}, 300),
+    "a wait that blocks, behind a kernel": ({"cpu": 0.0}, 300),
+    "a wait that spins beside an idle GPU": ({"gpu": IDLE}, 300),
+    "the last kernels of the step before": (
+        {"gpu": lambda silent: WORKS if silent < 8 else SPINS}, 300,
+    ),
+    "steps of 60 s": ({"step_s": 60.0, "steps": 20}, 600),
+    "an evaluation": ({"phase": "eval", "minutes": 90.0}, 3600),
+    "a save": ({"phase": "checkpoint", "minutes": 90.0}, 3600),
+    "an evaluation after one of 25 minutes": (
+        {"phase": "eval", "before": (("eval", 1500.0),), "minutes": 90.0}, 4500,
+    ),
+    "before the third step": ({"steps": 2, "gpu": IDLE, "minutes": 90.0}, 3600),
+    "a rank elsewhere, in a wait that has 10 minutes": ({"row": "network", "row_s": 600.0}, 600),
+    "one stack sample that could not be read": (
+        {"stands": lambda at: "" if 300 < at < 350 else "same"}, 350,
+    ),
+    "its GPU is unknown, the user has set a limit": (
+        {"gpu": lacking("power"), "policy": USERS}, 400,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STALLS)
+def test_a_wait_for_a_gpu_is_a_stall_at_its_limit(name: str) -> None:
+    """Not before the limit, at most one stack sample later."""
+    changes, limit_s = STALLS[name]
+    found = Job(**changes).run().stall
+    assert found is not None
+    basis, seconds = found
+    assert basis == ("user-limit" if "user" in name else "device-wait")
+    assert limit_s <= seconds <= limit_s + LIMITS.every_s + 5
+
+
+NEVER: dict[str, dict[str, Any]] = {
+    "a core is busy beside a working GPU": {"gpu": WORKS},
+    "it works now and then": {"gpu": lambda silent: WORKS if silent % 100 < 3 else SPINS},
+    "it worked once in the silence": {"gpu": lambda silent: WORKS if 60 < silent < 63 else SPINS},
+    "power of a kernel that works": {"gpu": replace(SPINS, still=GpuStill(runs=True, power=0.3))},
+    "power as in its own steps": {"own": replace(WORKS, draw=0.2)},
+    "power unknown": {"gpu": lacking("power", power=None)},
+    "power of its own steps unknown": {"own": replace(WORKS, draw=None)},
+    "the GPU is unknown for a moment": {"gpu": lambda silent: None if 90 < silent < 93 else SPINS},
+    "held down by heat": {"gpu": lacking("full-clocks")},
+    "a second process on the device": {"gpu": lacking("GPUs-of-its-own")},
+    "MIG": {"gpu": lacking("whole-GPUs")},
+    "PCIe unknown": {"gpu": lacking("PCIe-counters")},
+    "bytes over PCIe": {"gpu": lacking(bytes_s=1e8)},
+    "slow all-reduce over Ethernet": {"tcp": 1e5},
+    "bytes came over the network once": {"burst_s": 30.0},
+    "reads from a disk": {"io": 1e6},
+    "a second thread computes": {"cpu": 1.5},
+    "a thread computes while the waiting one yields": {"cpu": 0.9, "others_cpu": 0.4},
+    "a rank that is not visible": {"world": 2},
+    "no step is known": {"steps": 0, "gpu": IDLE, "minutes": 90.0},
+    "native stacks are refused": {"stands": lambda _: ""},
+    "loop with .item() in every sample": {"stands": str},
+    "native stacks come late": {"stands": lambda at: "same" if at > 450 else ""},
+    "it moves once": {"stands": lambda at: str(at < 400)},
+    "it loads a module, or compiles": {"waits": False},
+    "a rank elsewhere waits for somebody to type": {"row": "input", "row_s": None},
+    "generation": {"phase": "eval", "stands": str, "minutes": 90.0},
+    "a compilation": {"phase": "compile", "waits": False, "minutes": 90.0},
+    "a long kernel at low power within its own longest step": {
+        "step_s": 120.0, "steps": 5, "minutes": 19.0,
+    },
+    "a wait that blocks, its power unknown": {"cpu": 0.0, "gpu": lacking("power", power=None)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_what_may_be_healthy_is_never_a_stall(name: str) -> None:
+    """One condition is missing, and everything else is as in a stall."""
+    job = Job(**NEVER[name]).run()
+    assert job.stall is None
+
+
+def test_what_waits_without_cpu_beside_an_idle_gpu_keeps_its_limit() -> None:
+    """As without a GPU: 75 s where nobody knows what it waits for."""
+    found = Job(cpu=0.0, gpu=IDLE).run().stall
+    assert found is not None
+    assert found[0] == "quiet"
+    assert found[1] < 90
+
+
+@pytest.mark.parametrize("name", ["a wait that spins or yields", "an evaluation"])
+def test_native_stacks_are_taken_once_a_minute_of_a_silent_job(name: str) -> None:
+    """The first one 50 s after the last progress; none once the ranks make steps again."""
+    changes = {**STALLS[name][0], "minutes": 15.0, "wakes": HANGS_AT + 200}
+    looks = Job(**changes).run().looks
+    assert looks[0] >= HANGS_AT + 50
+    assert all(after - look >= LIMITS.every_s for look, after in pairwise(looks))
+    assert looks[-1] <= HANGS_AT + 201
+    moving = Job(stands=str, minutes=60.0).run().looks
+    assert len(moving) == 2, "a sample that differs is the last one"
+
+
+def test_what_is_missing_is_named() -> None:
+    """With the notice at the limit of a busy silence."""
+    from watchdog_train.core.suspect import _with_lacks
+    from watchdog_train.report.why_text import why_text
+
+    job = Job(gpu=lacking("power", power=None)).run()
+    verdict = job.replay.judge(job.sample(job.now + 1))
+    said = why_text(_with_lacks(b.running(), verdict))
+    assert said.endswith("; to call it a stall, wtrain lacks: power")
+
+
+def device(index: int, pid: int, util: float = 100.0, watts: float = 126.0) -> GpuDevice:
+    return GpuDevice(
+        index=index,
+        util=util,
+        power_w=watts,
+        power_limit_w=700.0,
+        pcie_bytes_s=1e5,
+        processes=(GpuProcess(pid=pid),),
+    )
+
+
+def seen(*devices: GpuDevice, foreign: bool = False, ranks: int = 1) -> GpuUse:
+    reading = GpuReading(devices=devices, rdma_bytes_s=0.0, foreign_pids=foreign)
+    use = job_use(reading, {1, 2}, ranks=ranks)
+    assert use is not None
+    return use
+
+
+def test_all_devices_of_a_job_have_to_wait() -> None:
+    """One GPU of two that works is work; of a stranger's none is known."""
+    assert seen(device(0, 1), device(1, 2, util=40.0)).still is None
+    both = seen(device(0, 1), device(1, 2, util=0.0, watts=70.0))
+    assert both.still == GpuStill(runs=True, power=0.18, bytes_s=1e5)
+    assert both.draw == pytest.approx(0.14)
+    hot = seen(device(0, 1), device(1, 2, watts=600.0)).still
+    assert hot is not None
+    assert hot.power == pytest.approx(0.857)
+    crowd = replace(device(0, 1), processes=(GpuProcess(pid=1), GpuProcess(pid=9)))
+    told = seen(crowd, device(1, 2)).still
+    assert told is not None
+    assert told.lacks == ("GPUs-of-its-own",)
+
+
+def test_in_a_container_more_processes_than_ranks_are_somebody_elses() -> None:
+    """The driver's pids are those of the machine."""
+    busy = [replace(device(n, 70 + n), memory_used_bytes=8 << 30) for n in range(2)]
+    alone, crowded = (seen(*busy, foreign=True, ranks=ranks).still for ranks in (2, 1))
+    assert alone is not None
+    assert crowded is not None
+    assert (alone.lacks, crowded.lacks) == ((), ("GPUs-of-its-own",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lack"),
+    [
+        ({"util": None}, "utilisation"),
+        ({"power_w": None}, "power"),
+        ({"slowed_by": ("heat",)}, "full-clocks"),
+        ({"mig": True}, "whole-GPUs"),
+        ({"pcie_bytes_s": None}, "PCIe-counters"),
+    ],
+)
+def test_a_device_that_does_not_tell(changes: dict[str, Any], lack: str) -> None:
+    """What is unknown is named."""
+    still = seen(replace(device(0, 1), **changes)).still
+    assert still is not None
+    assert lack in still.lacks
