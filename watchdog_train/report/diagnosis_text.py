@@ -8,7 +8,7 @@ from textwrap import wrap
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CodePlace, Explanation, signal_name
-from watchdog_train.core.model.exceptions import Failure
+from watchdog_train.core.model.exceptions import ExceptionCause, Failure
 from watchdog_train.report.evidence_text import changes, glance
 from watchdog_train.report.explanation_text import because, more_sentences, what_happened
 from watchdog_train.report.words import clean
@@ -32,9 +32,11 @@ def diagnosis_text(
     if failures:
         first = failures[0]
         told = [failure_words(first), *map(_frame, first.fact.frames[-_FRAMES:])]
-        told += [f"after {one.type}: {one.message}" for one in reversed(first.fact.chain)]
+        told += [f"after {each}" for each in map(_link, reversed(first.fact.chain))]
         told += ["The text ends inside this traceback."] if first.shown == "cut" else []
-        others = dict.fromkeys(map(failure_words, failures[1:]))
+        others = dict.fromkeys(
+            words for one in failures[1:] if (words := failure_words(one)) != told[0]
+        )
         told += [f"also: {other}" for other in [*others][:_OTHERS]]
         told += [f"and {len(others) - _OTHERS} more"] if len(others) > _OTHERS else []
     elif evidence.processes:
@@ -64,6 +66,10 @@ def failure_words(failure: Failure) -> str:
     whose += [f"DataLoader worker {fact.worker}"] if fact.worker is not None else []
     whose += [clean(fact.thread, _NAME_CAP)] if fact.thread else []
     return f"{what} ({', '.join(whose)})" if whose else what
+
+
+def _link(one: ExceptionCause) -> str:
+    return clean(f"{one.type}: {one.message}", _MESSAGE_CAP)
 
 
 def _called(place: CodePlace) -> str:
