@@ -207,6 +207,15 @@ def test_no_evidence_at_all_is_not_known():
     assert (judge(evidence).family, granted(evidence)) == (None, "unknown")
 
 
+NEAR_MISSES = json.loads((Path(__file__).parents[1] / "corpus" / "near_misses.json").read_text())
+
+
+@pytest.mark.parametrize("family", ORDER)
+def test_what_only_looks_like_a_family_is_not_called_so(family):
+    """One near miss for each: a function's name alone, or words of a message alone, are nothing."""
+    assert judge(evidence_of(NEAR_MISSES[family])).family != family
+
+
 def test_each_error_message_is_a_row_of_the_table():
     """Of a family that there is, with a pattern that compiles; the table never reads prose."""
     known = {one.id for one in known_families()}

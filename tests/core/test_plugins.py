@@ -13,16 +13,15 @@ from watchdog_train.explain.cause import REGISTERED
 from watchdog_train.explain.judge import judge
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "families"
-WAITING = {
-    "why": "stall",
-    "processes": [
-        {
-            "pid": 10, "ppid": 1, "role": "rank", "rank": 0, "cpu_share": 0.0,
-            "main": ["sleep (time.py:1)", "checkout (simulator/licence.py:9)",
-                     "start (simulator/run.py:3)", "main (train.py:9)"],
-        }
-    ],
-}  # fmt: skip
+LICENCE = ["sleep (time.py:1)", "checkout (simulator/licence.py:9)", "start (simulator/run.py:3)"]
+
+
+def waiting(*main: str):
+    """A rank that waits there."""
+    rank = {"pid": 10, "ppid": 1, "role": "rank", "rank": 0, "cpu_share": 0.0, "main": main}
+    return evidence_of({"why": "stall", "processes": [rank]})
+
+
 FAILS = """
 from watchdog_train.explain.cause import family
 @family("broken", kind="hang")
@@ -59,15 +58,14 @@ def install(tmp_path, monkeypatch):
 
 def test_the_example_package_names_its_cause(install):
     """What ours do not know, the package of the user does; a case and a near miss."""
-    evidence = evidence_of(WAITING)
+    evidence = waiting(*LICENCE)
     assert judge(evidence).family is None
     assert f'[project.entry-points."{GROUP}"]' in (EXAMPLE / "pyproject.toml").read_text()
     install("simulator", "simulator_families", EXAMPLE)
     families, warnings = all_families()
     found = judge(evidence, families=families)
     assert (found.family, warnings) == ("simulator-licence", [])
-    other = {**WAITING["processes"][0], "main": ["sleep (time.py:1)", "main (train.py:9)"]}
-    assert judge(evidence_of({**WAITING, "processes": [other]}), families=families).family is None
+    assert judge(waiting(LICENCE[0], "main (train.py:9)"), families=families).family is None
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -78,5 +76,5 @@ def test_a_package_that_fails_is_one_warning(install, tmp_path, how):
     (tmp_path / f"{module}.py").write_text(code)
     install("other", module, tmp_path)
     families, warnings = all_families()
-    assert judge(evidence_of(WAITING), families=families).family is None
+    assert judge(waiting(*LICENCE), families=families).family is None
     assert warnings == [warning]
