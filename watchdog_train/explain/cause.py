@@ -35,8 +35,6 @@ class Cause(Value):
     """Instead of the family's."""
     kind: DiagnosisKind | None = None
     """Instead of the family's."""
-    standing_still: bool = True
-    """False: it holds of a suspect that was seen to work, too."""
     rank: int | None = None
     """Whom a cause of the whole job blames, where it blames a rank."""
 

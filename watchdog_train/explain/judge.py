@@ -114,7 +114,7 @@ def _candidates(scene: Scene, one: Family) -> Iterator[_Candidate]:
 
 def _as_seen(cause: Cause, kind: str, process: Captured, scene: Scene) -> Cause | None:
     """Lowered by what the process was seen to do: who works does not hang, or only spins."""
-    if kind != "hang" or not cause.standing_still:
+    if kind != "hang":
         return cause
     if process.busy or process.changed:
         return None

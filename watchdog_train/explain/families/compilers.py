@@ -33,18 +33,14 @@ _IMPORTS = "_find_and_load* (<frozen importlib*>|importlib/*)"
 
 @family("triton-autotune", kind="slow", remedies=("plain-retry", "no-compile"))
 def tries_kernels(_: Scene, process: Captured) -> Cause | None:
-    """Variants of a kernel are being tried. That takes minutes for each new shape and ends by
-    itself.
-    """
+    """Variants of a kernel are tried, for minutes with each new shape. That ends by itself."""
     return likely() if process.stack.passes(_AUTOTUNES) else None
 
 
 @family("compile-worker", "pytorch/pytorch#96662", kind="slow", of=("pipe",), victims=True,
         remedies=("no-compile", "compile-threads-1"))  # fmt: skip
 def compiles(_: Scene, process: Captured) -> Cause | None:
-    """{who} compiles, or waits for a compiler. That takes minutes and is no hang as long as CPU
-    is used.
-    """
+    """{who} compiles, or waits for a compiler. As long as that uses CPU, it is no hang."""
     stack, children = process.stack, process.children
     waits = process.doing_what in ("poll", "child", "pipe", "join", "queue") and not process.busy
     running = any(one.is_compiler and (one.is_runnable or one.busy) for one in children)
@@ -55,11 +51,7 @@ def compiles(_: Scene, process: Captured) -> Cause | None:
     if process.trains and stack.passes(_WAITS_FOR_RESULT, _RESULT):
         if any(one.busy for one in children):
             return likely()
-        return likely(
-            "The training waits for the processes that compile. If they are gone or use no CPU, it "
-            "waits for ever.",
-            kind="hang",
-        )
+        return likely("The processes that compile are gone or use no CPU.", kind="hang")
     elsewhere = f"{_AUTOTUNES} || {sets.LOADER_WAIT} || {_WAITS_FOR_RESULT}"
     if stack.passes(_COMPILERS) and stack.avoids(elsewhere):
         return likely()

@@ -39,9 +39,7 @@ _ELASTIC = "_rendezvous|next_rendezvous (torch/distributed/elastic/*)"
 @family("fsdp-state-gather", "kyuz0/amd-strix-halo-llm-finetuning#6", kind="hang", victims=True,
         remedies=("save-on-all-ranks", "sharded-state-dict"))  # fmt: skip
 def gathers_state(_: Scene, process: Captured) -> Cause | None:
-    """Some ranks gather the parameters of a sharded model, which takes all ranks, and another rank
-    is somewhere else.
-    """
+    """Some ranks gather a sharded model's parameters, which takes all; another is elsewhere."""
     gathers = any(
         one.passes(sets.GATHERS_STATE) and one.avoids(_IN_A_STEP) for one in process.working
     )
@@ -89,9 +87,7 @@ def _compared(scene: Scene) -> Cause | None:
 @family("rank0-only-work", "huggingface/accelerate#314", kind="slow", victims=True,
         remedies=("preprocess-before-launch", "raise-ddp-timeout"))  # fmt: skip
 def rank0_works_alone(scene: Scene, process: Captured) -> Cause | None:
-    """Rank 0 does its part alone. The other ranks wait for it until it is done or their collective
-    times out.
-    """
+    """Rank 0 does its part alone. The others wait until it is done or they time out."""
     rank0 = process.role == "rank" and process.rank == 0
     if not (rank0 and process.is_apart and any(not one.is_apart for one in scene.ranks)):
         return None
@@ -124,9 +120,7 @@ def left_the_others(scene: Scene, process: Captured) -> Cause | None:
 
 @family("ddp-init", kind="hang", remedies=("nccl-p2p-off", "single-process"))
 def ddp_constructor(scene: Scene, process: Captured) -> Cause | None:
-    """The first exchange between the ranks, in the constructor of DistributedDataParallel, fails or
-    does not end.
-    """
+    """The first exchange between the ranks, in the constructor of DDP, does not end."""
     exchanges = process.stack.passes(_DDP, _FIRST_EXCHANGE)
     alike = scene.standing in ("alone", "same", "none")
     return likely() if process.trains and exchanges and alike else None
@@ -136,9 +130,7 @@ def ddp_constructor(scene: Scene, process: Captured) -> Cause | None:
         remedies=("nccl-socket-ifname", "rank-env-check", "nccl-p2p-off",
                   "nccl-ib-off"))  # fmt: skip
 def communicator(_: Scene, process: Captured) -> Cause | None:
-    """The communicator cannot be set up: the ranks cannot reach each other, or one has not come
-    that far.
-    """
+    """The ranks cannot reach each other to set up a communicator, or one has not come so far."""
     return likely() if process.trains and process.any_passes(_COMM_INIT) else None
 
 
@@ -164,9 +156,7 @@ def rendezvous(_: Scene, process: Captured) -> Cause | None:
 
 @family("gloo-timeout", kind="hang", symptom=True, remedies=("debug-detail", "no-eval"))
 def gloo(scene: Scene, process: Captured) -> Cause | None:
-    """A collective on the CPU waits for another rank. Which one did not come, this does not
-    tell.
-    """
+    """A collective on the CPU waits for another rank. Which one did not come, is not told."""
     waits = process.any_passes("*gloo::*|*UnboundBuffer*|*ProcessGroupGloo*")
     return possible() if process.trains and waits and scene.standing in ("alone", "same") else None
 
@@ -174,9 +164,7 @@ def gloo(scene: Scene, process: Captured) -> Cause | None:
 @family("nccl-timeout-unattributed", kind="hang", symptom=True,
         remedies=("nccl-p2p-off", "debug-detail"))  # fmt: skip
 def collective_does_not_end(scene: Scene, process: Captured) -> Cause | None:
-    """A collective does not end. A rank that is missing, the transport or a GPU may be the
-    cause.
-    """
+    """A collective does not end: a missing rank, the transport or a GPU may be the cause."""
     ranks = process.role == "rank" and scene.standing == "same" and not scene.any_changed
     waiting = sum(one.passes(sets.COLLECTIVE) for one in process.working)
     return possible() if ranks and waiting == 1 else None

@@ -33,9 +33,7 @@ _NATIVE_WAITS = (
 @family("exit-join", "pytorch/pytorch#162199", kind="hang", of=("tcp", "pipe"),
         remedies=("bounded-join-kill", "destroy-process-group", "compile-threads-1"))  # fmt: skip
 def waits_at_exit(scene: Scene, process: Captured) -> Cause | None:
-    """The work is done. At its end the process waits for a child, queue, thread or callback that
-    does not finish.
-    """
+    """The work is done. The exit waits for a child, queue, thread or callback."""
     stack, alike = process.stack, scene.standing in ("alone", "same", "none")
     exits = stack.passes(_EXITING, _WAITS) and (process.trains or process.role == "worker")
     ends = stack.passes("_shutdown (threading.py)") or stack.passes(_HANDLERS, _WAITS)

@@ -24,9 +24,7 @@ _IMPORTS_MAIN = "_fixup_main_from_path|_fixup_main_from_name (*multiprocess*/spa
 @family("fork-logging-lock", "dask/distributed#2446", kind="hang", of=("pipe",),
         remedies=("spawn", "num-workers-0"))  # fmt: skip
 def logging_lock(_: Scene, process: Captured) -> Cause | None:
-    """Another thread of the main process was most likely logging or printing at the moment of the
-    fork.
-    """
+    """Another thread of the main process was most likely logging or printing at the fork."""
     logs = (process.helps or process.forked) and process.stack.inner(_LOGS, depth=3)
     flushes = process.stack.passes("_bootstrap|_launch|fork_exec|os_fork*", _FLUSHES)
     return held_at_fork(process) if not process.spawned and (logs or flushes) else None
@@ -34,9 +32,7 @@ def logging_lock(_: Scene, process: Captured) -> Cause | None:
 
 @family("fork-tokenizers", kind="hang", of=("pipe",), remedies=("tokenizers-off", "num-workers-0"))
 def forked_tokenizer(_: Scene, process: Captured) -> Cause | None:
-    """A forked process waits in the tokenizer's thread pool, whose threads exist only in the main
-    process.
-    """
+    """The tokenizer's thread pool has its threads only in the main process."""
     if process.spawned or not (process.helps or process.forked):
         return None
     parallel, encodes = process.parallel_tokenizers, process.stack.inner(_ENCODES)
@@ -48,9 +44,7 @@ def forked_tokenizer(_: Scene, process: Captured) -> Cause | None:
 @family("fork-hdf5", "pytorch/pytorch#11887", kind="hang", of=("pipe",),
         remedies=("open-in-worker", "num-workers-0"))  # fmt: skip
 def shared_hdf5_handle(_: Scene, process: Captured) -> Cause | None:
-    """The HDF5 file was most likely opened in the main process before the fork: all workers share
-    one handle.
-    """
+    """Workers share one HDF5 handle, most likely opened in the main process before the fork."""
     inside = process.helps and not process.spawned and process.stack.passes(_HDF5)
     return held_at_fork(process) if inside else None
 
@@ -58,9 +52,7 @@ def shared_hdf5_handle(_: Scene, process: Captured) -> Cause | None:
 @family("fork-native-lock", "pytorch/pytorch#75147", kind="hang", of=("pipe",),
         remedies=("num-workers-0", "spawn", "omp-1"))  # fmt: skip
 def pool_copied_by_fork(_: Scene, process: Captured) -> Cause | None:
-    """The threads that would release a native lock or pool exist only in the main process: a fork
-    does not copy them.
-    """
+    """Threads that would release this lock or pool exist only in the main process."""
     stack = process.stack
     waits = stack.passes(sets.NATIVE_POOL) and stack.inner(_NATIVE_LOCK)
     inside = waits or stack.inner(sets.NATIVE_POOL, depth=1)
@@ -77,9 +69,7 @@ declare("fork-cuda-init", "pytorch/pytorch#2971", kind="crash", of=("batch",),
 @family("spawn-start", "pytorch/pytorch#105514", kind="hang", of=("pipe",),
         remedies=("num-workers-0", "main-guard"))  # fmt: skip
 def main_script_runs_again(_: Scene, process: Captured) -> Cause | None:
-    """A spawned process runs the main script again: it most likely lacks
-    `if __name__ == "__main__":`.
-    """
+    """A spawned process runs the main script again: `if __name__ == "__main__":` is missing."""
     works = "_worker_loop || _exit_function || _bootstrap (*multiprocess*/process.py)"
     starts = process.stack.passes("spawn_main (*multiprocess*/spawn.py)", _IMPORTS_MAIN)
     return likely() if starts and process.stack.avoids(works) else None

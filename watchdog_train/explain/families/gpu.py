@@ -69,9 +69,7 @@ def mac_gpu(scene: Scene, process: Captured) -> Cause | None:
 
 @family("cuda-sync", kind="hang", remedies=("launch-blocking", "nccl-p2p-off", "other-node"))
 def device_does_not_finish(scene: Scene, process: Captured) -> Cause | None:
-    """The GPU does not finish its work. If all ranks wait so, look at the transport between the
-    GPUs.
-    """
+    """The GPU does not finish its work. If all ranks wait so, look at the transport."""
     stack = process.stack
     if process.role == "rank" and stack.inner(_COPIES, depth=2):
         return possible("The GPUs do not copy to each other: {who} stands at {frame}.")

@@ -54,7 +54,5 @@ def _alive(scene: Scene, process: Captured) -> Cause | None:
         (one.is_captured and not one.is_idle) or one.has_ended or one.is_uninterruptible
         for one in scene.captured
     ):
-        return possible(
-            "Only processes were captured that wait for orders, as in every healthy run."
-        )
+        return possible("Only processes were read that wait for orders, as in a healthy run.")
     return None

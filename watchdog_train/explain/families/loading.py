@@ -33,9 +33,7 @@ _PYTHON_LOCK = (
         remedies=("pin-memory-off", "persistent-workers-off", "file-system-sharing",
                   "upgrade-library"))  # fmt: skip
 def pinning_thread(_: Scene, process: Captured) -> Cause | None:
-    """The thread that pins batches waits for a worker that should hand over a tensor and does not
-    answer.
-    """
+    """The thread that pins batches waits for a worker that does not hand over its tensor."""
     stuck = any(one.passes("_pin_memory_loop", _REBUILDS) for one in process.stacks)
     return likely() if stuck else None
 
@@ -43,9 +41,7 @@ def pinning_thread(_: Scene, process: Captured) -> Cause | None:
 @family("dataloader-shutdown", "pytorch/pytorch#39570", kind="hang",
         remedies=("num-workers-0", "persistent-workers", "upgrade-library"))  # fmt: skip
 def loader_does_not_stop(_: Scene, process: Captured) -> Cause | None:
-    """A DataLoader worker does not exit. Its data is no longer needed; no batch is being waited
-    for.
-    """
+    """A DataLoader worker does not exit. Its data is no longer needed."""
     waits = "join|wait|poll|set|put|acquire|__enter__|notify*"
     stops = process.trains and process.stack.passes(_ENDS_LOADER, waits)
     return likely() if stops and process.stack.avoids(_AT_EXIT) else None
@@ -59,9 +55,7 @@ def map_waits_for_processes(scene: Scene, process: Captured) -> Cause | None:
     if not process.stack.passes(_MAPS, _GETS):
         return None
     if any(child.has_ended for child in process.children):
-        return likely(
-            "One of the processes of a datasets map has died. The map cannot finish without it."
-        )
+        return likely("A process of a datasets map has died. The map cannot finish without it.")
     works = any((one.busy or one.running) and not one.is_idle for one in process.children)
     if works or scene.any_changed or scene.logs.moves():
         return None
@@ -72,9 +66,7 @@ def map_waits_for_processes(scene: Scene, process: Captured) -> Cause | None:
         of=("sleep", "batch", "tcp", "pipe"),
         remedies=("num-workers-0", "loader-timeout", "file-system-sharing", "spawn"))  # fmt: skip
 def worker_does_not_finish(scene: Scene, process: Captured) -> Cause | None:
-    """A DataLoader worker does not finish its batch. Why it waits there, its Python stack does not
-    tell.
-    """
+    """A DataLoader worker does not finish its batch. Its Python stack does not tell why."""
     stack, parent = process.stack, process.parent
     if process.trains and _loader_waits_alone(process):
         return possible("What the DataLoader workers do could not be told from the evidence.")
@@ -94,10 +86,7 @@ def worker_does_not_finish(scene: Scene, process: Captured) -> Cause | None:
         return likely()
     unread = process.role == "worker" and (parent is None or not parent.is_captured)
     if unread and (process.flat or process.resting):
-        return possible(
-            "A DataLoader worker does not finish its batch. The process that waits for the batch "
-            "could not be read."
-        )
+        return possible("A worker does not finish its batch; who waits for it could not be read.")
     return None
 
 
@@ -116,9 +105,7 @@ def _loader_waits_alone(process: Captured) -> bool:
 @family("dataloader-worker-died", "ROCm/omnitrace#196", kind="crash", of=("batch",),
         remedies=("num-workers-0",), symptom=True)  # fmt: skip
 def worker_died(scene: Scene, process: Captured) -> Cause | None:
-    """A DataLoader worker has died. The reason is in that worker, not in the process that reports
-    it.
-    """
+    """A DataLoader worker has died. The reason is in that worker, not in who reports it."""
     waits = any(one.trains and one.stack.passes(sets.LOADER_WAIT) for one in scene.captured)
     return likely() if process.helps and process.has_ended and waits else None
 

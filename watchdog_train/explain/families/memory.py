@@ -16,9 +16,7 @@ _RECLAIMS = (
 @family("memory-thrash", kind="slow", of=("disk", "batch"),
         remedies=("less-host-memory", "batch-halve-accumulate"))  # fmt: skip
 def swapping(_: Scene, process: Captured) -> Cause | None:
-    """The machine has too little memory and swaps. The training continues, but thousands of times
-    slower.
-    """
+    """The machine has too little memory and swaps. The training is thousands of times slower."""
     return likely() if process.in_kernel(_RECLAIMS) else None
 
 

@@ -62,9 +62,7 @@ _NO_DISK = "nvidia|nv_|uvm|os_acquire|rm_|rwsem|mmap|page_fault|futex|amdgpu|kfd
 
 @family("waiting-for-input", kind="stopped", of=("terminal", "stopped"))
 def somebody_is_to_type(_: Scene, process: Captured) -> Cause | None:
-    """A person is to type. For an unattended run remove the breakpoint, or set the answer in
-    advance.
-    """
+    """A person is to type. Remove the breakpoint, or set the answer in advance."""
     asks = process.any_passes(_DEBUGGERS) or process.stack.inner(_PROMPTS)
     terminal = process.trains and process.doing_what == "terminal"
     return proven() if (asks or terminal) and not process.busy else None
@@ -97,19 +95,14 @@ def file_lock(scene: Scene, process: Captured) -> Cause | None:
     if scene.lock_owner_is_dead and (baton or locked):
         return proven("A lock file is held by a process that is gone. Nobody will remove it.")
     if baton and not scene.builds_extension(process):
-        return likely(
-            "No compiler runs here that builds the extension: the lock file was most likely left "
-            "behind."
-        )
+        return likely("Nobody builds the extension here: the lock file was left behind.")
     return likely() if locked else None
 
 
 @family("disk-io", "nfs-ganesha/nfs-ganesha#1327", kind="hang",
         of=("file", "file_lock", "disk", "batch"), remedies=("local-cache",))  # fmt: skip
 def disk(_: Scene, process: Captured) -> Cause | None:
-    """A disk or a network file system does not answer. Until it does, the process cannot be
-    killed.
-    """
+    """A disk or network file system does not answer. Until then the process cannot be killed."""
     remote = process.in_kernel(_ONLY_REMOTE) or getattr(process.doing, "network", None)
     blocked = process.is_uninterruptible
     if remote or (blocked and process.in_kernel(f"{_REMOTE}|{_BLOCKS}")):

@@ -33,9 +33,7 @@ def import_lock(_: Scene, process: Captured) -> Cause | None:
 @family("gil-deadlock", "pytorch/pytorch#56017", kind="hang",
         remedies=("upgrade-library", "destroy-process-group"))  # fmt: skip
 def interpreter_lock(scene: Scene, process: Captured) -> Cause | None:
-    """One thread waits for the interpreter lock, and its holder waits in native code for that
-    thread.
-    """
+    """The holder of the interpreter lock waits in native code for a thread that wants it."""
     stacks, main = process.stacks, process.stack
     joins = any(one.inner(_NATIVE_JOIN, depth=6) and one.avoids(_NO_JOIN) for one in stacks)
     wanted = any(one.inner(sets.TAKES_GIL) for one in stacks)
@@ -52,9 +50,7 @@ def interpreter_lock(scene: Scene, process: Captured) -> Cause | None:
 
 @family("cpu-thread-contention", kind="slow", remedies=("omp-1", "spawn"))
 def threads_wait_for_each_other(_: Scene, process: Captured) -> Cause | None:
-    """The threads of a native pool wait for each other: there are more of them than cores, or two
-    OpenMP runtimes.
-    """
+    """Threads of a native pool wait for each other: too many, or two OpenMP runtimes."""
     elsewhere = "_worker_loop || *cuda*|*nccl*|*c10d*|*__kmp_launch_*"
     waits = process.trains and process.stack.inner(_OMP_BARRIER, depth=3)
     return likely() if waits and process.stack.avoids(elsewhere) else None
