@@ -127,7 +127,7 @@ ALONE = {
         process(10, *MAIN, waits_for_input=True, wait=PIPE),
         (
             "rank 0 (pid 10) has been waiting for input from judge (pid 99) for 41 s "
-            "in main (train.py:9). That holds the other end of its standard input."
+            "in main (train.py:9). That process holds the other end of its standard input."
         ),
     ),
     "an event": (
@@ -183,7 +183,7 @@ ALONE = {
     "a terminal": (
         process(10, *MAIN, waits_for_input=True),
         (
-            "rank 0 (pid 10) has been waiting for somebody to type for 41 s in main (train.py:9). "
+            "rank 0 (pid 10) has been waiting for a person to type for 41 s in main (train.py:9). "
             "Set the answer in advance for a run without one."
         ),
     ),

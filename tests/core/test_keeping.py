@@ -320,7 +320,7 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
     older = msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
     assert isinstance(before_launch(older), KeepCopy)
     changed = e.CheckpointKept(
-        path="/out/ckpt.pt", copy="/r/c.pt", format="torch", step=1, saved_at=9.0, size_bytes=1,
+        path="/out/ckpt.pt", copy="/r/c.pt", format="torch", step=1, saved_at=9.0,
         how="copy", seconds=0.1,
     )  # fmt: skip
     assert isinstance(before_launch(planned("/out/ckpt.pt", changed)), Launch)

@@ -30,7 +30,7 @@ DOING: dict[PatienceRow, x.Doing] = {
     [
         ("network", "A stall at 10 min."),
         ("sleep", "At most 1 min are left. wtrain waits until it wakes."),
-        ("input", "wtrain waits until somebody types."),
+        ("input", "wtrain waits until a person types."),
         ("stopped", f"To continue it: kill -CONT {b.ROOT}"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_pause_is_said_with_the_line_that_announces_it() -> None:
     )
     text = pause_sentence(ended)
     assert text is not None
-    assert text.startswith("paused for 2 min 10 s and went on by itself: ")
+    assert text.startswith("paused for 2 min 10 s and then continued: ")
     assert text.endswith("wt.expect(200) before train.py:9")
     assert "left" not in text
     assert pause_sentence(msgspec.structs.replace(ended, said=True)) is None

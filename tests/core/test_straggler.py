@@ -214,7 +214,7 @@ SLOW = Job(lambda rank, _: (0.3 + 0.5 * (rank == 1), 0.1, 0.1), 400)
 @pytest.mark.parametrize(
     ("changes", "busy", "said"),
     [
-        ({"state": "D"}, (), "held by the kernel (state D) at 100 % of the looks instead of 0 %"),
+        ({"state": "D"}, (), "in the kernel (state D) in 100 % of the samples instead of 0 %"),
         ({"gpu": GpuUse(util=30.0, clock=0.9)}, (), "the GPU is used 30 % of the time"),
         (
             {"gpu": GpuUse(util=98.0, clock=0.4, slowed_by=("heat",))},

@@ -149,7 +149,7 @@ class Checks:
         """The run went on when its terminal was closed."""
         after = [e for e in self.events if e["t"] > self.night.hung_up_at and e["attempt"] == 1]
         if not of_type(after, "progress"):
-            yield "no step was told in the first attempt after that"
+            yield "no step was seen in the first attempt after that"
 
     def supervisor_was_replaced(self) -> Iterable[str]:
         """Somebody adopted it; training lived on."""

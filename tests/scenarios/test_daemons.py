@@ -119,7 +119,7 @@ def test_daemons_of_the_user_live_on(tmp_path: Path) -> None:
             left = {one["process"]["pid"] for one in event["left"]}
             assert {pids[name] for name in LEFT} <= left, run.describe()
         assert f"(pid {pids['plain']}): it holds nothing of the training" in run.stderr
-        assert f"to end it: kill {pids['named']}" in run.stderr
+        assert f"to stop it: kill {pids['named']}" in run.stderr
         status = run_wtrain("status", "--json", cwd=tmp_path).json()
         assert {pids[name] for name in LEFT} <= {one["process"]["pid"] for one in status["left"]}
         report = run_wtrain("report", cwd=tmp_path).stdout

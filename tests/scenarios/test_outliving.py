@@ -81,9 +81,7 @@ def test_who_is_killed_at_last_is_named_with_its_files(tmp_path: Path) -> None:
     run = run_fast(tmp_path, "uploader", "600", most_s=4).check(0)
     (finished,) = run.of_type("run_finished")
     assert finished["warning"]["code"] == "outlived-killed", run.describe()
-    warning = next(
-        line for line in run.stderr.splitlines() if "that still ran" in line
-    )
+    warning = next(line for line in run.stderr.splitlines() if "that still ran" in line)
     assert "upload.bin" in warning, warning
     assert "/s read and written" in warning, warning
 

@@ -79,7 +79,6 @@ def keep(request: KeepRequest) -> KeepAnswer:
         answer,
         step=save.step if step is None else step,
         saved_at=mtime_ns / 1e9,
-        size_bytes=size_bytes,
         how=how,
         seconds=round(time.monotonic() - begun, 3),
     )

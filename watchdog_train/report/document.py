@@ -90,7 +90,7 @@ def report_document(
 
 
 def verdict_sentence(state: State) -> str:
-    """The whole run in one sentence."""
+    """The run in one sentence."""
     step = newest_step(state)
     at = f" at {step_words(step)}{of_total(state.progress)}" if step is not None else ""
     if not state.finished:

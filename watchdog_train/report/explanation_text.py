@@ -1,6 +1,6 @@
 """An explanation in sentences, the only place that renders one. Pure.
 
-Who does what, on what, since when, where; who waits for it; why, as far as that is known.
+Who does what, on what, since when and where; who waits for it; the cause if it is known.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def sentences(found: x.Explanation) -> tuple[str, ...]:
 
 
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
-    """The members of a deadlock, who waits for whom, and what is unknown."""
+    """The members of a deadlock, the waiting processes, and what is unknown."""
     return (*_threads(found), *_also(found), *_knot(found), *victim_sentences(found),
             *_unknown(found))  # fmt: skip
 
@@ -212,7 +212,7 @@ def place_words(root: x.Standstill) -> str:
 
 
 def crash_words(crash: CrashFact, step: int | None = None) -> str:
-    """`rank 1 raised ValueError at train.py:42, step 310: bad`; `step`: where no end tells it."""
+    """`rank 1 raised ValueError at train.py:42, step 310: bad`; `step`: if the crash has none."""
     who = who_words(x.Who(pid=None, role="rank", rank=crash.rank))
     raised = crash.exception
     if crash.in_thread and raised is not None:
@@ -318,8 +318,8 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
 
     Args:
         doing: of a process.
-        pid: of that process, which may be at both ends of what it waits for.
-        silent_s: how long it has made no progress: a shorter sleep is one of many.
+        pid: of that process, which may itself hold the other end.
+        silent_s: how long it has made no progress: a shorter sleep is repeated.
     """
     match doing:
         case w.FileWait():
@@ -345,9 +345,8 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
             what = clean(doing.address, _PATH_CAP) or "a server"
             return f"{verb} {what}", here
         case w.ChildWait(children=children):
-            return f"waiting for its child {refs_words(children)}" if children else (
-                "waiting for a child process"
-            ), ""
+            child = f"its child {refs_words(children)}" if children else "a child process"
+            return f"waiting for {child}", ""
         case w.MutexWait(owner_lives=False):
             held = "It was held at the fork by a thread that this process does not have."
             return "waiting for a lock that nobody can release", held
@@ -355,29 +354,21 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
             held = f"Held by its own thread {owner}." if owner is not None else ""
             return "waiting for a lock inside the process", held
         case w.SharedSemaphoreWait(others=others):
-            return (
-                f"waiting for a semaphore{f' shared with {refs_words(others)}' if others else ''}",
-                "",
-            )
+            shared = f" shared with {refs_words(others)}" if others else ""
+            return f"waiting for a semaphore{shared}", ""
         case w.SleepWait():
             return _sleep(doing, silent_s)
         case w.PollWait(waits=inner):
-            known = [doing_words(one)[0] for one in inner[:_SHOWN]]
-            return "waiting for the first of several: " + "; ".join(known) if known else (
-                "waiting in poll"
-            ), ""
+            known = "; ".join(doing_words(one)[0] for one in inner[:_SHOWN])
+            return f"waiting for the first of several: {known}" if known else "waiting in poll", ""
         case w.TerminalWait(others=others) if others:
-            return (
-                f"waiting for input from {refs_words(others, pid)}",
-                "That holds the other end of its standard input.",
-            )
+            end = "That process holds the other end of its standard input."
+            return f"waiting for input from {refs_words(others, pid)}", end
         case w.TerminalWait(stream=1 | 2):
             return f"writing to{_stream(doing)} a terminal", "Ctrl-Q continues a stopped terminal."
         case w.TerminalWait():
-            return (
-                "waiting for somebody to type",
-                "Set the answer in advance for a run without one.",
-            )
+            advice = "Set the answer in advance for a run without one."
+            return "waiting for a person to type", advice
         case w.DeviceWait(path=path):
             return f"waiting for {clean(path, _PATH_CAP) or 'its GPU'}", ""
         case w.DiskWait():
@@ -391,17 +382,10 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
             missing = f"Not there: {words.spans_text(absent)}." if absent else ""
             return "waiting for the other ranks to appear", missing
         case x.BatchWait(workers=workers):
-            if workers:
-                return (
-                    f"waiting for a batch of {listed([who_words(one) for one in workers], _SHOWN)}",
-                    "",
-                )
-            return "waiting for a batch", ""
+            of = f" of {listed([who_words(one) for one in workers], _SHOWN)}" if workers else ""
+            return f"waiting for a batch{of}", ""
         case x.JoinWait(name=name):
-            return (
-                f"waiting for its thread {clean(name, 60)}" if name else "waiting for a thread",
-                "",
-            )
+            return f"waiting for {f'its thread {clean(name, 60)}' if name else 'a thread'}", ""
         case x.PythonLockWait():
             return _python_lock(doing)
         case x.QueueWait(call=call):
@@ -413,11 +397,10 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
         case x.ImportWait():
             return "waiting for a module that another thread is importing", ""
         case x.LoopWait():
-            return "waiting in its event loop", (
-                "The loop has no timer, connection, child or other thread that could wake it."
-            )
+            nothing = "The loop has no timer, connection, child or other thread that could wake it."
+            return "waiting in its event loop", nothing
         case x.Computing(asks=x.Place() as loop):
-            return f"asking again and again, in a loop at line {loop.line}", ""
+            return f"polling in a loop at line {loop.line}", ""
         case x.Computing(cpu_share=share):
             return f"computing{f', at {share:.0%} of a core' if share is not None else ''}", ""
         case w.Running():
@@ -574,10 +557,8 @@ def victim_sentences(found: x.Explanation) -> Sequence[str]:
     for (whom, verb, own), members in list(groups.items())[:_SHOWN]:
         who = _names(members, pid=False)
         wait = "waits" if len(members) == 1 else "wait"
-        how = (
-            f"{who} {wait} for {whom}{verb}{_line(own)}." if verb else f"{who} exited after {whom}."
-        )
-        lines.append(how)
+        waits = f"{who} {wait} for {whom}{verb}{_line(own)}."
+        lines.append(waits if verb else f"{who} exited after {whom}.")
     return lines
 
 
@@ -597,7 +578,7 @@ def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
 
 
 def _victim_words(doing: x.Doing) -> str | None:
-    """By what it waits for somebody: ` in all_reduce`; None where it has ended, too."""
+    """How it waits for another process: ` in all_reduce`; None: it has exited too."""
     match doing:
         case x.CollectiveWait():
             return f" {_in(doing)}"

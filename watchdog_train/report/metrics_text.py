@@ -69,10 +69,10 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
     table = (
         ("attempt", "Attempt that runs or ran last, from 1.", attempt.attempt if attempt else None),
         ("step", "Newest step of the job.", progress.step),
-        ("steps", "Steps of the whole training.", progress.total_steps),
+        ("steps", "Steps of the training in all.", progress.total_steps),
         ("steps_per_second", "Recent pace.", progress.steps_s),
         ("eta_seconds", "Until the last step, at the recent pace.", progress.eta_s),
-        ("loss", "Newest loss that the training has told.", progress.loss),
+        ("loss", "Newest loss that the training has reported.", progress.loss),
         ("suspected", "1 while a silence is looked into.", int(state.suspicion is not None)),
         ("exit_code", "Of wtrain.", state.exit_code),
         (
@@ -108,7 +108,7 @@ def _live(add: Add, observation: Observation) -> None:
 
 
 def _unique(values: Values) -> Values:
-    """Prometheus refuses a whole file in which a series comes twice."""
+    """Prometheus refuses a file that has a series twice."""
     found = {tuple(sorted(labels.items())): (labels, value) for labels, value in values}
     return list(found.values())
 

@@ -112,7 +112,7 @@ def warned_words(event: e.Warned) -> str:
     return {
         "disk": f"the disk of {clean(event.ahead.about, 400)} has room enough again",
         "memory": "memory is enough again",
-        "gpu-shared": "nobody else is on the GPU any more",
+        "gpu-shared": "no other process is on the GPU any more",
         "unsaved": "a save has ended",
     }[event.ahead.kind]
 

@@ -31,15 +31,15 @@ WORDS: dict[Ground, str] = {
     "fork": "it is a copy of the training (same command line)",
     "take": "stopping.take names it",
     "own-terminal": "it has a terminal of its own",
-    "clients": "it serves somebody outside the training",
+    "clients": "it serves a client outside the training",
     "leave": "stopping.leave names it",
     "none": "it holds nothing of the training",
 }
 
 
 def left_words(state: State) -> tuple[str, ...]:
-    """What a run has left running, each with the reason and how to end it."""
-    return tuple(f"{_named(one)}; to end it: kill {one.process.pid}" for one in state.left)
+    """Processes that a run has left, each with the reason and the command that stops it."""
+    return tuple(f"{_named(one)}; to stop it: kill {one.process.pid}" for one in state.left)
 
 
 def killed_daemons(event: e.DaemonsJudged) -> str | None:
@@ -60,14 +60,14 @@ MOST_ROWS = 4
 _PLACES: dict[StepPlace, str] = {
     "batch": "has its batch",
     "backward": "has its batch in time, and begins the backward pass",
-    "backward-end": "begins the backward pass in time, and ends it",
+    "backward-end": "begins the backward pass in time, and finishes it",
 }
 _PHRASES: dict[DifferenceKind, str] = {
     "gpu-shared": "the GPU is shared with {who}",
     "gpu-clock": "the GPU's clock is at {now} instead of {usual}{by}",
     "gpu-held": "the GPU is held down by {who}",
     "gpu-util": "the GPU is used {now} of the time instead of {usual}: it waits for the host",
-    "disk": "it is held by the kernel (state D) at {now} of the looks instead of {usual}",
+    "disk": "it is in the kernel (state D) in {now} of the samples instead of {usual}",
     "cpu-line": "it waits for a CPU {now} of the time instead of {usual}{busy}",
     "computes": "it uses {now} of a CPU instead of {usual}",
     "io": "it reads and writes {now} instead of {usual}",
@@ -107,7 +107,7 @@ def notices_object(state: State) -> list[dict[str, Any]]:
 
 
 def straggler_object(state: State) -> dict[str, Any] | None:
-    """None: no rank comes last in most steps, as far as is known."""
+    """None: no rank is known to come last in most steps."""
     lags = state.straggler
     if lags is None:
         return None

@@ -18,7 +18,7 @@ EXPECT_FACTOR = 1.5
 _ROWS: dict[PatienceRow, str] = {
     "sleep": "wtrain waits until it wakes",
     "service": "wtrain waits until it has a task",
-    "input": "wtrain waits until somebody types",
+    "input": "wtrain waits until a person types",
     "stopped": "wtrain waits until it is continued",
 }
 
@@ -42,7 +42,7 @@ def waiting(state: State, mono: float) -> str | None:
 
 
 def waiting_object(state: State, mono: float | None) -> dict[str, Any] | None:
-    """What is waited for, as data, and the sentence beside it."""
+    """What the silent run waits for, as data and as a sentence."""
     if state.suspicion is None or state.look is None:
         return None
     mono = state.mono if mono is None else mono
@@ -65,7 +65,7 @@ def what(patience: Patience, silent_s: float | None = None) -> str:
     """Who does what, on what, where."""
     root = patience.root
     if root is None:
-        return "What it waits for is not known."
+        return "What it waits for is unknown."
     doing = root.doing
     if silent_s is None and isinstance(doing, SleepWait):  # it is over
         doing = msgspec.structs.replace(doing, left_s=None)
@@ -78,10 +78,10 @@ def what(patience: Patience, silent_s: float | None = None) -> str:
 
 
 def pause_sentence(event: e.SuspicionEnded) -> str | None:
-    """A pause that has ended by itself, once a line of code."""
+    """A pause that ended before a stall was declared; one message for each line of code."""
     if not event.paused_s or event.said or event.patience is None:
         return None
-    text = f"paused for {duration(event.paused_s)} and went on by itself: {what(event.patience)}"
+    text = f"paused for {duration(event.paused_s)} and then continued: {what(event.patience)}"
     if event.at is None:
         return text
     announced = 10 * max(1, round(EXPECT_FACTOR * event.paused_s / 10))

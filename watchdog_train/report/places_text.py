@@ -1,4 +1,4 @@
-"""Milestones in words: who is inside which, who has passed it, and the way of each rank. Pure."""
+"""Milestones in words: ranks inside and past them, and the startup timeline of each rank. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _sentence(standing: MilestoneStanding) -> str:
 
 
 def place_lines(places: Sequence[RankPlaces], now: float, origin: float) -> tuple[str, ...]:
-    """The way of every rank, one milestone a line.
+    """The startup timeline of every rank, one milestone a line.
 
     Args:
         places: the milestones of each rank.
@@ -113,7 +113,7 @@ def milestone_lines(
 ) -> tuple[str, ...]:
     """`[10:23:45.123][+2.456s][R0/2][LR0][PID:12345] 5 load model, took 1.2 s`, ranks by time.
 
-    A place has one number on all ranks: that of its first arrival.
+    A milestone has the same number on all ranks, in the order of first arrivals.
 
     Args:
         places: the milestones of each rank.

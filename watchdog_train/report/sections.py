@@ -34,7 +34,7 @@ class Section(Value):
     code: tuple[str, ...] = ()
     """Lines to copy."""
     folds: tuple[Fold, ...] = ()
-    """Longer lists, closed until somebody opens them; the text leaves them out."""
+    """Longer lists, closed on the page until they are opened; the text leaves them out."""
     minor: bool = False
     """One of many alike: a page shows its title, and the rest when it is opened."""
 

@@ -26,7 +26,7 @@ SPAN_WORDS: dict[SpanKind, str] = {
     "ending": "evidence and ending",
     "between": "until the next attempt began",
 }
-"""In the order in which they are told."""
+"""In the order of the report."""
 MOST_SAMPLES = 4000
 
 
@@ -36,12 +36,12 @@ class TimeLine(Value):
     wall_s: float
     spent_s: dict[SpanKind, float]
     steps_told: bool = False
-    """Whether any attempt told a step: without one productive time is not known."""
+    """Whether any step is known: without one productive time is unknown."""
     steps_redone: int = 0
 
     @property
     def goodput(self) -> float | None:
-        """Between 0 and 1; None where no step was told."""
+        """Between 0 and 1; None: no step is known."""
         if not self.steps_told or self.wall_s <= 0:
             return None
         return min(1.0, self.spent_s["kept"] / self.wall_s)
@@ -79,7 +79,7 @@ class _Attempt:
             self.samples.append((t, step))
 
     def reached(self, step: int) -> float | None:
-        """When it had done this step, between the samples before and after; None: not at all."""
+        """When it had done this step, between the samples before and after; None: never."""
         before: tuple[float, int] | None = None
         for t, seen in self.samples:
             if seen >= step:
@@ -201,7 +201,7 @@ def _spent(
 def goodput_words(line: TimeLine) -> str:
     """`87 % of 7 h 12 min went into steps that were kept`."""
     if line.goodput is None:
-        return "How much of the time was productive is not known: the training told no step."
+        return "How much of the time was productive is unknown: no step was seen."
     kept = duration(line.spent_s["kept"])
     text = (
         f"Goodput {words.percent_text(100 * line.goodput)}: {kept} of {duration(line.wall_s)} "
@@ -213,10 +213,10 @@ def goodput_words(line: TimeLine) -> str:
 
 
 def time_section(line: TimeLine) -> Section | None:
-    """Every part of the wall time, in order of what it is."""
+    """The parts of the wall time, as a table."""
     names = dict(SPAN_WORDS)
     if not line.steps_told:
-        names["startup"] = "running, no step was told"
+        names["startup"] = "running, no step was seen"
     rows = [
         (name, duration(seconds), words.percent_text(100 * seconds / line.wall_s))
         for kind, name in names.items()

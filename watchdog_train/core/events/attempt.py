@@ -63,12 +63,12 @@ class FirstStep(Event):
 
 
 class Progress(Event):
-    """Sampled; also what has changed in the tree, so that an adopting supervisor knows it."""
+    """Sampled; with changes in the tree, so that an adopting supervisor knows it."""
 
     progress: RunProgress
     ranks: tuple[PhaseRanks, ...]
     members: tuple[Member, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Those that are new, or are known better than before; each as a list of its fields."""
+    """Members that are new or have changed; each as a list of its fields."""
     gone: dict[str, tuple[int, ...]] | msgspec.UnsetType = msgspec.UNSET
     """By machine, empty for this one: the pids of members that are no more."""
 
@@ -103,7 +103,7 @@ class RankEnded(TreeEvent):
 
 
 class DaemonsJudged(Event):
-    """Processes outside the training's session: killed with it, or left. Told before a kill."""
+    """Processes outside the training's session: killed with it, or left. Recorded before a kill."""
 
     daemons: tuple[Daemon, ...]
     """New ones, and those whose judgement has changed."""
@@ -113,7 +113,7 @@ class TreeGone(TreeEvent):
     shared_memory_removed: tuple[str, ...] = ()
     """Semaphores included."""
     left: tuple[Daemon, ...] = ()
-    """What the attempts of this run have started, lives, and is not ours to kill."""
+    """Live processes that attempts of this run have started and that wtrain does not kill."""
 
 
 class AttemptExited(TreeEvent):
@@ -148,7 +148,7 @@ class SaveRequested(Event):
 
 
 class SaveProven(Event):
-    """A checkpoint that was finished after the request has been found whole."""
+    """A checkpoint that was finished after the request is valid."""
 
     sequence: int
     path: str
@@ -177,7 +177,7 @@ class RequestAnswered(Event):
 
 
 class RequestRefused(Event):
-    """The ranks of several supervisors have found no step at which all of them could act."""
+    """The ranks of several supervisors found no common step for it."""
 
     request: Literal["save", "stop"]
     sequence: int

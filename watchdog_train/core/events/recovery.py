@@ -1,4 +1,4 @@
-"""What comes after an attempt: checkpoint, plan, wait, and whether it helped."""
+"""After an attempt: checkpoint, plan, wait, and the result."""
 
 from typing import Literal
 
@@ -42,7 +42,6 @@ class CheckpointKept(Event):
     step: int | None
     saved_at: float
     """Unix seconds of the file that was copied."""
-    size_bytes: int
     how: Literal["reflink", "copy"]
     seconds: float
 
@@ -74,7 +73,7 @@ class GivenUp(Event):
     exit_code: int
     outcome: Outcome
     offers: tuple[str, ...] = ()
-    """Remedies that the diagnosis names and nobody has allowed."""
+    """Remedies that the diagnosis names and that are not allowed."""
     guilty: tuple[GuiltyNode, ...] = ()
     """Machines with which the fault may lie; see core.job.guilty."""
 
@@ -86,13 +85,13 @@ class BackingOff(Event):
 
 
 class GpuMemoryHeld(Event):
-    """The next attempt waits: memory of its GPUs is held. Said again when it is by others."""
+    """The next attempt waits: memory of its GPUs is held. Repeated when the holders change."""
 
     ours: tuple[GpuHolder, ...]
-    """Processes of the last attempt that the driver has not let go of."""
+    """Processes of the last attempt that the driver still lists."""
     others: tuple[GpuHolder, ...]
     unnamed: tuple[int, ...]
-    """Devices in use, and the driver does not tell by whom."""
+    """Devices in use by processes that the driver does not name."""
     why: Why
 
 

@@ -42,7 +42,7 @@ class Adopted(Event):
 
 
 class Reopened(Event):
-    """A finished run goes on: at the user's wish, or because its job was requeued."""
+    """A finished run continues: the user restarted it, or its job was requeued."""
 
     pid: int
     start: int
@@ -56,7 +56,7 @@ class Reopened(Event):
 
 
 class SupervisorLeft(Event):
-    """The supervisor ended on purpose with training alive (a bug of ours, or asked to)."""
+    """The supervisor exited with the training alive (a bug of wtrain, or asked to)."""
 
     why: Why
 

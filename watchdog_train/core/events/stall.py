@@ -36,7 +36,7 @@ class Looked(Event):
     """Where there is no explanation."""
     explanation: Explanation | None = None
     since_mono: float = 0.0
-    """From when on this patience counts: the beginning of the silence, or of a shorter patience."""
+    """When this limit began to count: at the silence, or at a change to a shorter limit."""
     limit_s: float | None = None
     """Of this silence, with what it has earned besides; None: never."""
     times: int = 1
@@ -55,7 +55,7 @@ class SuspicionEnded(Event):
     """What the last look had found."""
     at: SilentAt | None = None
     said: bool = False
-    """A pause at the same line has been said before."""
+    """A pause at the same line was reported before."""
 
 
 class StallDeclared(Event):
@@ -103,9 +103,7 @@ NoticeKind = Literal[
 
 
 class Noticed(Event):
-    """Something a person should know that is no stall: stopped, continued, waiting for input,
-    busy, a save that a stop waits for, that nobody makes, or that is not whole.
-    """
+    """Something a person should know that is no stall; `kind` names it."""
 
     kind: NoticeKind
     pids: tuple[int, ...]
@@ -113,16 +111,14 @@ class Noticed(Event):
 
 
 class Straggling(Event):
-    """A rank comes last in most steps; said again when it is another rank, or costs twice as much.
-    Nothing is killed for it.
-    """
+    """A rank comes last in most steps; repeated for another rank or twice the cost."""
 
     straggler: Straggler | None
     """None: no rank does any more."""
 
 
 class Warned(Event):
-    """Something will go wrong before the end if it goes on like this. Nothing is done about it."""
+    """Something will fail before the end unless a person acts. wtrain does nothing about it."""
 
     ahead: Ahead
     over: bool = False

@@ -155,7 +155,6 @@ class KeepAnswer(Value):
     format: str
     step: int | None
     saved_at: float
-    size_bytes: int = 0
     how: Literal["reflink", "copy"] = "copy"
     seconds: float = 0.0
     problem: str | None = None

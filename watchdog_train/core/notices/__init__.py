@@ -1,1 +1,1 @@
-"""What one poll tells that is worth an event or a word, though nothing has to be done about it."""
+"""What a poll shows that needs an event or a notice, but no action."""

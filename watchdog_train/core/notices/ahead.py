@@ -1,4 +1,4 @@
-"""What goes wrong if nobody acts: no room, no saves, a shared GPU. Pure."""
+"""Warnings of what will fail without action: no room, no saves, a shared GPU. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, WarningK
 _replace = msgspec.structs.replace
 
 TAKEOVER_S = 3600.0
-"""For so long what the supervisor before this one has said stays: time is needed to judge it."""
+"""How long the warnings of the supervisor before are kept: judging them takes time."""
 LOW_DISK_BYTES = 512 * 1024**2
 LOW_DISK_SHARE = 0.01
 LOW_MEMORY_SHARE = 0.02
 LOW_LOOKS = 3
-"""Low at so many looks in a row: a save that replaces another one is low for a moment."""
+"""Consecutive low measurements: a save that replaces another needs both for a moment."""
 SHARED_S = 120.0
-"""A stranger on the GPU for so long; somebody who looks with a tool stays for less."""
+"""How long another process is on the GPU; a person with a tool stays for less."""
 DISPLAYS = ("Xorg", "Xwayland", "gnome-shell", "kwin", "plasmashell", "mutter", "sddm", "gdm")
 UNSAVED_FIRST_S = 2 * 3600.0
 """Training without any save."""
@@ -25,7 +25,7 @@ UNSAVED_FLOOR_S = 1800.0
 UNSAVED_FACTOR = 2.5
 """Of the longest time between two saves of this attempt."""
 AGAIN_S = 3600.0
-"""A warning that was over is not said again within so long."""
+"""The shortest time before a warning that was over is repeated."""
 
 
 class DiskRoom(Value):
@@ -43,16 +43,16 @@ class Room(Value):
     """Supervisor's clock."""
     disks: tuple[DiskRoom, ...] = ()
     memory_free_bytes: int | None = None
-    """What a process may still take, without anything being moved to swap."""
+    """What a process may still take without swapping."""
     memory_total_bytes: int | None = None
 
 
 class Free(Value):
-    """What is known of the room of one resource."""
+    """The measurements of one resource so far."""
 
     low_looks: int = 0
     high_free: int = 0
-    """The most that was free of late: after the last save has replaced another."""
+    """The most that was free recently: after the last save has replaced another."""
 
 
 class Outlook(Value):
@@ -63,7 +63,7 @@ class Outlook(Value):
     """By path; memory has the empty one."""
     open: tuple[Ahead, ...] = ()
     closed: tuple[tuple[tuple[str, str], float], ...] = ()
-    """Kind and place of what is over, and when it was."""
+    """Kind and place of each warning that is over, and when it ended."""
     strangers_since: float | None = None
     strangers: tuple[str, ...] = ()
     saves: int = 0
@@ -72,12 +72,12 @@ class Outlook(Value):
     longest_s: float | None = None
     """Between two finished saves."""
     inherited: tuple[Ahead, ...] = ()
-    """Said by the supervisor before this one."""
+    """Warnings of the supervisor before this one."""
     inherited_until: float = 0.0
 
 
 def resumed(said: tuple[Ahead, ...], now: float) -> Outlook:
-    """The memory of a supervisor that takes over: what was said stays until it can be judged."""
+    """The memory of a supervisor that takes over: old warnings stay until they can be judged."""
     return Outlook(open=said, inherited=said, inherited_until=now + TAKEOVER_S)
 
 
@@ -88,11 +88,11 @@ def advance(
     *,
     saves: tuple[SaveRecord, ...] = (),
 ) -> Outlook:
-    """The memory after one more look; all but the cheapest is done when there is a new `room`.
+    """The memory after one more poll; most of the work is done only for a new `room`.
 
     Args:
-        memory: after the look before.
-        sample: this look.
+        memory: after the poll before.
+        sample: of this poll.
         room: the newest measurement, None while there is none.
         saves: noted by the save hooks, oldest first; their sizes tell what the next one needs.
     """
@@ -129,7 +129,7 @@ def advance(
 
 
 def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
-    """What is open now: an open one keeps its first words, one that was over waits."""
+    """The open warnings: an open one keeps its first reason, one that was over waits."""
     known = {one.key for one in found}
     if now < memory.inherited_until:
         found += tuple(one for one in memory.inherited if one.key not in known)
@@ -147,7 +147,7 @@ def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
 
 
 def warnings(found: tuple[Ahead, ...] | None, said: tuple[Ahead, ...]) -> list[Warned]:
-    """What has to be said, and what of it is over; None found: nobody looked."""
+    """Events of new warnings and of those that are over; None found: not measured."""
     if found is None:
         return []
     known, still = ({one.key for one in each} for each in (said, found))
@@ -164,7 +164,6 @@ def _look(known: Free, free: int, low: int) -> Free:
     )
 
 
-# -- who else is there, and what is saved --------------------------------------------------------
 def _shared(memory: Outlook, sample: Sample) -> Outlook:
     names = sample.gpu.other_names if sample.gpu is not None else ()
     strangers = tuple(name for name in names if not any(known in name for known in DISPLAYS))

@@ -1,4 +1,4 @@
-"""Milestones of the ranks: what of them goes into the log, and how they compare. Pure."""
+"""Milestones of the ranks: which are logged, and how the ranks compare. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_MILESTONES = 32
 
 
 class MilestoneStanding(Value):
-    """Where the ranks stand towards one milestone that some are inside of."""
+    """One milestone that some ranks are inside of: which are inside, past it, or before it."""
 
     name: str
     within: str | None
@@ -28,12 +28,12 @@ class MilestoneStanding(Value):
     """The longest."""
     passed: tuple[int, ...]
     passed_s: tuple[float, float] | None
-    """The shortest and the longest time that those who have left it were in it."""
+    """The shortest and the longest time that ranks past it spent inside."""
     not_reached: tuple[int, ...]
 
 
 def open_milestones(places: RankPlaces) -> tuple[Milestone, ...]:
-    """Those that the rank is inside of, the innermost last."""
+    """The milestones that the rank is inside of, the innermost last."""
     return tuple(one for one in places.milestones if one.end is None)
 
 
@@ -80,7 +80,7 @@ def _standing(
 
 
 def bounded(places: Sequence[RankPlaces]) -> tuple[RankPlaces, ...]:
-    """What of it a line of the log can take: ranks inside a milestone go first."""
+    """At most as many ranks as a line of the log takes, ranks inside a milestone first."""
     first = sorted(places, key=lambda each: (not open_milestones(each), each.rank))
     return tuple(
         msgspec.structs.replace(each, milestones=each.milestones[-MOST_MILESTONES:])
@@ -89,7 +89,7 @@ def bounded(places: Sequence[RankPlaces]) -> tuple[RankPlaces, ...]:
 
 
 def hook_events(observation: Observation, state: State) -> tuple[e.AnyEvent, ...]:
-    """Hooks that are not armed and of which nobody has said so in this attempt."""
+    """Hooks that are not armed and not yet reported in this attempt."""
     known = {hook.hook for hook in state.hooks}
     new = {report.hook: report for report in observation.hooks if report.hook not in known}
     return tuple(

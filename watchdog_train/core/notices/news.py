@@ -30,10 +30,10 @@ CENSUS_EVERY_S = 10.0
 """A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
 PHASE_EVERY_S = 5.0
 SELDOM_SHARE, SELDOM_S = 0.01, 240.0
-"""Progress comes once in a hundredth of the attempt's time so far, at least so often: the log of a
-week stays short, and its newest pace is recent."""
+"""Progress is recorded once in a hundredth of the attempt's time so far, and at least this often:
+the log of a week stays short, and its newest pace is recent."""
 SAID_SLEEP_S = 30.0
-"""A look of ours that is late by less is not worth a word; a sleep of the machine always is."""
+"""A poll that is late by less is not reported; a sleep of the machine always is."""
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
 
@@ -116,7 +116,7 @@ def run_progress(sample: Sample, state: State, steps_s: float | None) -> RunProg
     step = job_step(sample)
     total = max([slot.total_steps for _, slot in ranks if slot.total_steps], default=None)
     if total is not None and step is not None and step > total:
-        total = None  # whoever said so was wrong
+        total = None  # a wrong number of steps
     if state.suspicion is not None or state.state != "running":
         steps_s = None
     percent = eta_s = None
@@ -195,7 +195,7 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     to_come = _is_to_come(observation.sample, attempt.plan.checkpoint.ordinal)
     if step is None or (to_come and not loaded):
         return []
-    # Not what a poll sees first: a training that began anew may have passed the checkpoint by then.
+    # Not the first polled step: a training that began at 0 may have passed the checkpoint by then.
     first = min((slot.own_began for slot in told if slot.own_began is not None), default=None)
     seen = step if first is None else first
     anew = _began_anew(observation.sample, expected)
@@ -205,7 +205,7 @@ def _resume(observation: Observation, state: State, step: int | None) -> list[e.
     elif goes_on or any(slot.continued for slot in told):
         ok, why = True, Why("loaded" if loaded else "first-step-behind")
     elif loaded and first is None and not any(slot.saves_ended for slot in told):
-        return []  # its first save may tell
+        return []  # its first save may show it
     elif loaded:
         ok, why = False, Why("loaded-but-at", step=seen) if first else Why("loaded-only")
     else:

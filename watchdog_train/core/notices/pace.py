@@ -1,4 +1,4 @@
-"""How fast steps have been made lately, which is what the time left is reckoned from. Pure.
+"""The recent pace of steps, from which the time left is estimated. Pure.
 
 The steps of an attempt's beginning (imports, compilation, a cold cache) and of the attempts
 before say nothing about the rest, so only recent ones count, and none until they are even.
@@ -15,8 +15,7 @@ _replace = msgspec.structs.replace
 SPACING_S = 2.0
 """Between points: steps that are faster than this are counted together."""
 MOST_POINTS = 256
-"""More than eight minutes of fast steps, or so many slow ones: an evaluation now and then is
-part of the pace."""
+"""More than eight minutes of fast steps: an occasional evaluation is part of the pace."""
 LEAST_POINTS = 4
 LEAST_SPAN_S = 10.0
 EVEN_FACTOR = 2.0
@@ -25,7 +24,7 @@ FASTER_FACTOR = 4.0
 """When the newer half is so much faster, the older one was a beginning, and is forgotten."""
 SILENCE_S = 60.0
 SILENCE_GAPS = 4.0
-"""After so long, and so many usual gaps, without a step nobody knows when the next one comes."""
+"""After both, time and number of usual gaps, without a step the pace is unknown."""
 
 _PAUSES: tuple[Phase, ...] = ("eval", "checkpoint", "compile", "load", "download")
 """Phases in which no step is expected, and after which it goes on as before."""
@@ -52,7 +51,7 @@ def advance(pace: Pace, sample: Sample) -> Pace:
     step, counts = _step(slot), (slot.train_ordinal, slot.resumed_step)
     last = pace.points[-1] if pace.points else None
     if last is None or counts != pace.counts or step < last[1]:
-        # Another training in the same process, or a checkpoint was loaded: it begins anew.
+        # Another training in the same process, or a checkpoint was loaded: start again.
         return Pace(points=((sample.at, step),), counts=counts, phase=slot.phase)
     pace = _replace(pace, phase=slot.phase)
     if step == last[1] or sample.at - last[0] < SPACING_S:

@@ -116,7 +116,7 @@ def advance(memory: Standing, sample: Sample) -> Standing:
         min(slot.progress[_BACKWARDS] for slot in slots),
     )
     if set(world) < set(memory.world):
-        return _replace(memory, at=None)  # some have ended: nobody waits for those that are left
+        return _replace(memory, at=None)  # some ranks have exited: the others wait for none
     if world != memory.world:
         said = None if memory.world else memory.open  # else another supervisor's, of these ranks
         memory = Standing(world=world, open=said, ledgers=(Ledger(),) * len(world))
@@ -180,7 +180,7 @@ def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading
     if delay is None or step_s is None:
         return memory
     if before is not None and (before.begun, before.last) == (delay.begun, delay.last):
-        # Who has its next batch tells no longer when it had the one before.
+        # A rank that has its next batch has overwritten the time of the one before.
         known = zip(before.places, delay.places, strict=True)
         delay = _replace(delay, places=tuple(map(_longer, known)))
     memory = _replace(memory, newest=delay)

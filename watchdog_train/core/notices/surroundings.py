@@ -1,4 +1,4 @@
-"""What a training or one rank runs beside: CPU, GPU, storage; and how it differs. Pure."""
+"""CPU, GPU and storage use of a training or a rank, and what differs from usual. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from watchdog_train.core.model import Difference, DifferenceKind, Sample, Value
 from watchdog_train.core.model.gpu import GpuUse
 
 CLOCK_FALLS = 0.8
-"""Below this share of the clock before: more than what a GPU does by itself between kernels."""
+"""Below this share of the clock before: a GPU varies less between kernels."""
 RISES = 0.2
-"""Of the looks that find somebody in state D, or of the time on a CPU, or in line for one."""
+"""Rise of the share of samples in state D, of time on a CPU, or of time waiting for one."""
 HARDLY = 0.05
-"""Of the looks: too few to tell how often it gets a CPU."""
+"""Share of samples: too few to know how often it gets a CPU."""
 ALIKE = 1.5
 """Between shares of the time in line: who wants a CPU more often than others waits more often."""
 BYTES_S = 1e6
