@@ -390,6 +390,11 @@ class Polls:
         """What a look at the waits finds now, and when that ends by itself."""
         return self._piece.row, self._piece.seconds - self._done_s
 
+    @property
+    def piece(self) -> Piece:
+        """What is going on now."""
+        return self._piece
+
     def __iter__(self) -> Iterator[Sample]:
         random = self.job.random
         while True:

@@ -12,6 +12,7 @@ from tests.support import REPOSITORY
 sys.path.insert(0, str(REPOSITORY / "scripts" / "bench"))
 
 import simulated_cases as cases
+import simulated_gpus
 from simulated_training import HANGS
 
 from watchdog_train.core.model import PatienceRow, Phase
@@ -84,3 +85,17 @@ def test_a_few_hundred_hours() -> None:
             delay_s = result.delays["ours"]
             assert delay_s is not None, result.name
             assert delay_s <= result.limit_s + POLLS_S, (result.name, result.groups)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_low_power_on_a_gpu_is_no_device_wait(seed: int) -> None:
+    """Small batches, and data that comes late, with stacks that are often the same."""
+    assert simulated_gpus.alarms(seed, hours=1.0) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hundred_hours_at_low_power_on_gpus() -> None:
+    """The same, over trainings of all kinds."""
+    found = [simulated_gpus.alarms(seed, hours=4.0) for seed in range(25)]
+    assert [alarm for one in found for alarm in one] == []
