@@ -25,6 +25,7 @@ from watchdog_train.config import dump_policy
 from watchdog_train.config.schema import FLAG_OF_KEY, build, flatten
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.policy import Limits
 from watchdog_train.core.recovery import bisect as core
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_INTERRUPTED, WtrainError
 from watchdog_train.report.explanation_text import crash_words, what_happened
@@ -126,9 +127,12 @@ def _run(
     said = {f"WTRAIN_{flag[2:].replace('-', '_').upper()}" for flag in FLAG_OF_KEY.values()}
     said |= {"WTRAIN_CONFIG", "WTRAIN_PRESET"}
     options = ("run", "--config", str(place / "trial.yaml"), "--")
+    # A program that passes limits to main() passes them to each trial as well.
+    own = click.get_current_context().find_object(Limits) is not None
+    program = [sys.argv[0]] if own else ["-m", "watchdog_train"]
     with (place / "trial.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "watchdog_train", *options, *argv],
+            [sys.executable, *program, *options, *argv],
             env={key: value for key, value in os.environ.items() if key not in said},
             stdin=subprocess.DEVNULL,
             stdout=log,
