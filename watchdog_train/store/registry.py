@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from watchdog_train.core.model import ProcessId, Value
-from watchdog_train.store.lock import is_held
+from watchdog_train.store.lock import Holder, is_held
 from watchdog_train.store.run_paths import RunDirectory, newest_last
 from watchdog_train.system.file_systems import (
     private_runtime_directory,
@@ -29,15 +29,11 @@ _MAX_BYTES = 65_536
 _MAX_ENTRIES = 10_000
 
 
-class LiveRun(Value):
+class LiveRun(Holder):
     """A run that was started and has not been seen to end."""
 
     run_id: str
     run_dir: str
-    pid: int
-    start: int
-    host: str
-    boot_id: str | None = None
     training_key: str | None = None
     """The same for two runs of the same training."""
     slot_dir: str | None = None

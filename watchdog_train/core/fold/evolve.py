@@ -160,23 +160,17 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return state
 
 
+_OF_THE_START = (
+    "run_id", "name", "run_dir", "slot_dir", "cwd", "boot_id", "host", "argv", "options",
+    "launcher", "limits", "report_only", "max_restarts",
+)  # fmt: skip
+
+
 def _run_started(state: State, event: e.RunStarted) -> State:
     return _replace(
         state,
-        run_id=event.run_id,
-        name=event.name,
-        run_dir=event.run_dir,
-        slot_dir=event.slot_dir,
-        cwd=event.cwd,
-        boot_id=event.boot_id,
-        host=event.host,
-        argv=event.argv,
-        options=event.options,
-        limits=event.limits,
-        launcher=event.launcher,
+        **{name: getattr(event, name) for name in _OF_THE_START},
         resume_way=event.resume,
-        report_only=event.report_only,
-        max_restarts=event.max_restarts,
         supervisor=ProcessId(event.pid, event.start),
         started_at=event.t,
     )
@@ -410,13 +404,7 @@ def job_changed(state: State, event: e.AnyEvent) -> State:
             return _replace(state, crew=_replace(crew, epoch=event.epoch, done=event.number))
         case e.MachineHeard() if crew is not None:
             others = tuple(one for one in crew.machines if one.host != event.host)
-            heard = Machine(
-                host=event.host,
-                hostname=event.hostname,
-                place=event.place,
-                run_dir=event.run_dir,
-                agent=event.agent,
-            )
+            heard = Machine(**{name: getattr(event, name) for name in Machine.__struct_fields__})
             silent = tuple(one for one in crew.silent if one[0] != event.host)
             crew = _replace(crew, machines=(*others, heard), silent=silent)
             return _replace(state, crew=crew)

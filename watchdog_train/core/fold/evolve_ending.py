@@ -130,15 +130,7 @@ def _signalled(state: State, event: e.Signalled) -> State:
 
 def _kept(state: State, event: e.CheckpointKept) -> State:
     others = tuple(one for one in state.kept if one.path != event.path)
-    kept = KeptCopy(
-        path=event.path,
-        copy=event.copy,
-        format=event.format,
-        step=event.step,
-        saved_at=event.saved_at,
-        seconds=event.seconds,
-        attempt=event.attempt,
-    )
+    kept = KeptCopy(**{name: getattr(event, name) for name in KeptCopy.__struct_fields__})
     return _replace(state, kept=(*others, kept), kept_mono=event.mono, keep_failed=False)
 
 

@@ -5,7 +5,6 @@ Reads only, tolerates whatever it finds, and says None where nothing can be know
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,15 @@ from watchdog_train.whole_files import read_json
 RECORD_CAP_BYTES = 64 * 1024
 
 
+class _Failure(Value):
+    message: str
+
+
+class _Exit(Value):
+    code: int | None = None
+    signal: int | None = None
+
+
 class KeeperRecord(Value):
     """What a keeper says of itself and of the training it has started, or failed to."""
 
@@ -26,12 +34,17 @@ class KeeperRecord(Value):
     """None where only psutil tells start times: ask the system for the identity."""
     pid: int | None
     start: int | None
-    error: str | None
+    failure: _Failure | None = msgspec.field(name="error")
     runs: bool
     """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
 
     def keeper(self, system: ProcessSystem) -> ProcessId:
         return _identity(system, self.keeper_pid, self.keeper_start)
+
+    @property
+    def error(self) -> str | None:
+        """Why no training could be started."""
+        return self.failure.message if self.failure is not None else None
 
     def root(self, system: ProcessSystem) -> ProcessId | None:
         """The training's root process; None when none could be started."""
@@ -40,14 +53,7 @@ class KeeperRecord(Value):
 
 def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
     """The keeper's record, None before there is one."""
-    fields = _read_record(attempt_dir / "keeper.json")
-    if fields is None:
-        return None
-    told = fields.pop("error", None)
-    error = told.get("message") if isinstance(told, dict) else None
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert({**fields, "error": error}, KeeperRecord)
-    return None
+    return read_json(attempt_dir / "keeper.json", KeeperRecord, cap_bytes=RECORD_CAP_BYTES)
 
 
 def read_exit(attempt_dir: Path) -> ExitStatus | None:
@@ -55,19 +61,10 @@ def read_exit(attempt_dir: Path) -> ExitStatus | None:
     keeper = read_keeper(attempt_dir)
     if keeper is not None and keeper.error is not None:
         return ExitStatus(code=None, signal=None, how_known="not-started", error=keeper.error)
-    fields = _read_record(attempt_dir / "exit.json")
-    if fields is None:
+    found = read_json(attempt_dir / "exit.json", _Exit, cap_bytes=RECORD_CAP_BYTES)
+    if found is None:
         return None
-    with suppress(msgspec.ValidationError):
-        return msgspec.convert(
-            {
-                "code": fields.get("code"),
-                "signal": fields.get("signal"),
-                "how_known": "keeper-file",
-            },
-            ExitStatus,
-        )
-    return None
+    return ExitStatus(code=found.code, signal=found.signal, how_known="keeper-file")
 
 
 def stream_files(attempt_dir: Path) -> dict[str, Path]:
@@ -83,7 +80,7 @@ def stream_files(attempt_dir: Path) -> dict[str, Path]:
 
 def read_orders(attempt_dir: Path) -> dict[str, Any]:
     """What the keeper of an attempt was told; training may have written there since."""
-    return _read_record(attempt_dir / "launch.json") or {}
+    return read_json(attempt_dir / "launch.json", dict[str, Any], cap_bytes=RECORD_CAP_BYTES) or {}
 
 
 def gives_ranks_streams(attempt_dir: Path) -> bool:
@@ -95,7 +92,3 @@ def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
     if start is not None:
         return ProcessId(pid, start)
     return system.identity(pid) or ProcessId(pid, 0)
-
-
-def _read_record(path: Path) -> dict[str, Any] | None:
-    return read_json(path, dict[str, Any], cap_bytes=RECORD_CAP_BYTES)
