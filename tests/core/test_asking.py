@@ -24,7 +24,7 @@ from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey, Why, WhyCode, said
-from watchdog_train.core.notices.news import news
+from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.outcome import finish
 from watchdog_train.core.requests import asking

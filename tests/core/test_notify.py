@@ -15,7 +15,7 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.notify import names, refuse_unusable, scheme_of
-from watchdog_train.report.notify_words import LINE_CAP, News, news, title
+from watchdog_train.report.messages import LINE_CAP, News, news, title
 from watchdog_train.supervisor.notifier import MOST_LINES, RETRY_FIRST_S, RETRY_MOST_S, Undelivered
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -11,8 +11,8 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.model import MemberSample, RunProgress, said
-from watchdog_train.core.notices.news import run_progress
 from watchdog_train.core.notices.pace import MOST_POINTS, Pace, advance, steps_s
+from watchdog_train.core.notices.poll_events import run_progress
 from watchdog_train.report.summary import progress_line
 
 

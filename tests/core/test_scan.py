@@ -14,7 +14,7 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Survey, said
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.report.notify_words import news
+from watchdog_train.report.messages import news
 from watchdog_train.report.summary import status_line
 from watchdog_train.report.why_text import why_text
 

@@ -20,7 +20,7 @@ from watchdog_train.core.model import (
     Straggler,
 )
 from watchdog_train.core.model.gpu import GpuUse
-from watchdog_train.core.notices.news import news
+from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.notices.straggler import Standing, advance
 from watchdog_train.core.policy import Policy
 from watchdog_train.evidence.answers import verdict

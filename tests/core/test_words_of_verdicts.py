@@ -14,7 +14,7 @@ from watchdog_train.core.actions import Record, Sleep, StartEvidence
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.model import RankEnd, Sample, said
-from watchdog_train.core.notices.news import news
+from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
 from watchdog_train.report.narrative import narrate

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 
+from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.log_files import streams_of, tail
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import RunReading, look, newest_save
-from watchdog_train.cli.watching import EventWatch
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import State
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 import msgspec
 
+from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.cli.show import read_or_refuse
-from watchdog_train.cli.watching import EventWatch
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.job.machines import JOINT

@@ -14,6 +14,7 @@ from typing import BinaryIO, NamedTuple
 import click
 import msgspec
 
+from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.log_files import (
     BLOCK_BYTES,
     LogStream,
@@ -27,7 +28,6 @@ from watchdog_train.cli.log_files import (
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import look, read_run
 from watchdog_train.cli.screen import echo
-from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config.schema import BadValueError, parse_duration
 from watchdog_train.core.events import AttemptLaunching, Milestones, Progress, RunStarted
 from watchdog_train.core.job.machines import FOLDER

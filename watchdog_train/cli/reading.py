@@ -150,7 +150,7 @@ def _look_at_processes(
     live: Live, now: float, state: State, slot_dir: Path | None, system: ProcessSystem
 ) -> Live:
     """Beats from the slots, and the states of recorded processes, each checked by its start."""
-    from watchdog_train.core.notices.news import run_progress  # 24 ms
+    from watchdog_train.core.notices.poll_events import run_progress  # 24 ms
 
     scan = read_slots(slot_dir) if slot_dir is not None else SlotScan(readings=(), problems=())
     slots = {slot.pid: slot for slot in scan.readings}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
+from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import RunReading, look, read_run, refuse_unreadable
 from watchdog_train.cli.screen import echo
-from watchdog_train.cli.watching import EventWatch
 from watchdog_train.core import events as e
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
 from watchdog_train.report.status import Live

@@ -8,10 +8,10 @@ from typing import Literal
 
 import click
 
+from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import look, newest_save, read_run, refuse_unreadable
 from watchdog_train.cli.screen import echo
-from watchdog_train.cli.watching import EventWatch
 from watchdog_train.config import load_policy
 from watchdog_train.core.events import RunFinished
 from watchdog_train.core.recovery.kill import KEEPER_S, KILL_S

@@ -34,7 +34,7 @@ from watchdog_train.core.fold.state import AttemptRecord, State, Tree
 from watchdog_train.core.job import machines
 from watchdog_train.core.model import ExitStatus, Why, said, written
 from watchdog_train.core.notices.milestones import milestones_event
-from watchdog_train.core.notices.news import lost_tasks, news, progress_event
+from watchdog_train.core.notices.poll_events import lost_tasks, news, progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import daemons, keeping, kill
 from watchdog_train.core.recovery.outcome import stop_what_began_anew

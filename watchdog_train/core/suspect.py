@@ -33,7 +33,7 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.explanation import CollectiveWait, StoreWait
 from watchdog_train.core.notices.milestones import milestones_event
-from watchdog_train.core.notices.news import job_step, progress_event
+from watchdog_train.core.notices.poll_events import job_step, progress_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.remedies import RemedySpec
 

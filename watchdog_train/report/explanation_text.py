@@ -197,6 +197,11 @@ def _since(root: x.Standstill) -> str:
 
 def place_words(root: x.Standstill) -> str:
     """` in torch.save (train.py:257)`: the library's function, and the user's own line."""
+    place = _place(root)
+    return f" in {place}" if place else ""
+
+
+def _place(root: x.Standstill) -> str:
     own, at = root.own, root.at
     line = own or at
     if line is None:
@@ -207,8 +212,8 @@ def place_words(root: x.Standstill) -> str:
         package = at.file.partition("/")[0].removesuffix(".py")
         private = at.function.startswith("_") and not at.function.startswith("__")
         name = package if private else f"{package}.{at.function}"
-        return f" in {clean(name, 120)} ({where})"
-    return f" in {clean(line.function, 120)} ({where})"
+        return f"{clean(name, 120)} ({where})"
+    return f"{clean(line.function, 120)} ({where})"
 
 
 def crash_words(crash: CrashFact, step: int | None = None) -> str:
@@ -414,8 +419,8 @@ def _device(who: str, root: x.Standstill, wait: w.DeviceWait, *, several: bool) 
     """`ranks 0-3 wait for their GPUs in cudaStreamSynchronize, called by loss.item() (a.py:8)`."""
     line = place_words(root)
     if wait.call:
-        by = f" {clean(wait.by, 120)}{_line(root.own)}" if wait.by else line.removeprefix(" in")
-        line = f" in {clean(wait.call, 120)}, called by{by}"
+        by = f"{clean(wait.by, 120)}{_line(root.own)}" if wait.by else _place(root)
+        line = f" in {clean(wait.call, 120)}, called by {by}"
     since = f", for {duration(root.since_s)}" if root.since_s is not None else ""
     whose = "wait for their GPUs" if several else "waits for its GPU"
     return f"{who} {whose}{line}{since}{_shown(wait.gpu, several=several)}."

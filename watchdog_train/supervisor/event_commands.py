@@ -20,7 +20,7 @@ from watchdog_train.core.events.run import BEFORE_RESTART, CommandResult
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why, said
 from watchdog_train.core.policy import Policy
-from watchdog_train.report.notify_words import news
+from watchdog_train.report.messages import news
 from watchdog_train.report.why_text import with_text
 from watchdog_train.supervisor.children import ChildTable, Helper, module
 from watchdog_train.supervisor.context import Context

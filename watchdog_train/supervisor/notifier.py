@@ -19,7 +19,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
 from watchdog_train.errors import WtrainError
 from watchdog_train.notify import Answer, Message, Order, Parcel, names
-from watchdog_train.report.notify_words import News, Topic, news, title
+from watchdog_train.report.messages import News, Topic, news, title
 from watchdog_train.supervisor.children import ChildTable, Helper, module
 
 MOST_LINES = 20

@@ -21,9 +21,9 @@ from watchdog_train.core.model import (
     together,
 )
 from watchdog_train.core.model.gpu import GpuHold
-from watchdog_train.core.notices import ahead as outlooks
 from watchdog_train.core.notices import pace as paces
 from watchdog_train.core.notices import straggler as stragglers
+from watchdog_train.core.notices import warnings as outlooks
 from watchdog_train.core.requests.asking import awaits_proof
 from watchdog_train.core.starting.jobs import is_part_of_more
 from watchdog_train.core.traces.trace import TraceWriter

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.notices.ahead import DiskRoom, Room
+from watchdog_train.core.notices.warnings import DiskRoom, Room
 from watchdog_train.core.recovery.restart import TornSave, torn_save
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.words import size_text

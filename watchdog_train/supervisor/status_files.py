@@ -16,7 +16,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress, Why
-from watchdog_train.core.notices.news import run_progress
+from watchdog_train.core.notices.poll_events import run_progress
 from watchdog_train.core.notices.vitals import Vitals
 from watchdog_train.core.policy import Policy
 from watchdog_train.evidence.redact import redact_text

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.notices.news import run_progress
+from watchdog_train.core.notices.poll_events import run_progress
 from watchdog_train.core.policy import Output
 from watchdog_train.report.summary import PREFIX, progress_line, status_line
 from watchdog_train.report.words import cut

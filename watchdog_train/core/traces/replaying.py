@@ -34,7 +34,7 @@ from watchdog_train.core.model import (
     Value,
     Why,
 )
-from watchdog_train.core.notices.news import job_step
+from watchdog_train.core.notices.poll_events import job_step
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
 

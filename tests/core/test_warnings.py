@@ -14,17 +14,17 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Ahead, SaveRecord, Why, said
 from watchdog_train.core.model.gpu import GpuUse
-from watchdog_train.core.notices.ahead import (
+from watchdog_train.core.notices.poll_events import news
+from watchdog_train.core.notices.warnings import (
     DiskRoom,
     Outlook,
     Room,
     advance,
     resumed,
 )
-from watchdog_train.core.notices.news import news
 from watchdog_train.core.policy import Policy
+from watchdog_train.report.messages import news as told
 from watchdog_train.report.notices import notice_rows, notices_object
-from watchdog_train.report.notify_words import news as told
 from watchdog_train.report.why_text import why_text
 
 GB = 10**9

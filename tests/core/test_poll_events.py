@@ -14,8 +14,8 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, said
-from watchdog_train.core.notices.news import news
 from watchdog_train.core.notices.notes import TaskNote
+from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.report.status import ranks_now
 from watchdog_train.report.why_text import why_text

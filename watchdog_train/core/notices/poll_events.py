@@ -18,9 +18,9 @@ from watchdog_train.core.model import (
     by_phase,
     said,
 )
-from watchdog_train.core.notices.ahead import warnings
 from watchdog_train.core.notices.milestones import hook_events, milestones_event
 from watchdog_train.core.notices.notes import TaskNote
+from watchdog_train.core.notices.warnings import warnings
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import plans
 from watchdog_train.core.recovery.kill import live
