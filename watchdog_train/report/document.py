@@ -261,7 +261,7 @@ def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
     lines = [clean(part, 400) for line in known.values() for part in line.splitlines()]
     if not lines:
         return None
-    return Section(title="For good", paragraphs=(told,), code=tuple(lines))
+    return Section(title="Settings to keep", paragraphs=(told,), code=tuple(lines))
 
 
 def _reproduce(state: State) -> Section | None:
@@ -273,7 +273,7 @@ def _reproduce(state: State) -> Section | None:
         "by wtrain are not part of it), then under wtrain with the same settings:"
     )
     lines = (by_hand(attempt.plan, state.cwd), run_again(state))
-    return Section(title="Once more", paragraphs=(told,), code=lines)
+    return Section(title="Reproduce", paragraphs=(told,), code=lines)
 
 
 MOST_PLACE_LINES = 400
