@@ -247,8 +247,6 @@ def test_temporary_directories_are_partial(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.processes
 def test_what_the_real_trainer_writes_is_whole(tmp_path):
     """All saves of a real tiny Trainer are whole, newest first, and a cut copy is not."""
     subprocess.run(

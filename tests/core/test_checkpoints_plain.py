@@ -118,7 +118,6 @@ def test_between_directories_time_decides(tmp_path):
     assert [finding.step for finding in look(tmp_path)] == [50, 1000]
 
 
-@pytest.mark.torch
 def test_saved_without_checksums_is_not_called_damaged(tmp_path):
     """torch can save with all checksums zero: the full level then tells what it could not do."""
     import torch
@@ -133,7 +132,6 @@ def test_saved_without_checksums_is_not_called_damaged(tmp_path):
     assert "without checksums" in finding.said
 
 
-@pytest.mark.torch
 def test_what_real_libraries_write(tmp_path):
     """torch.save in both formats and safetensors with odd types, at both levels."""
     import torch

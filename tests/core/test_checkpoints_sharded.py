@@ -69,7 +69,6 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.torch
 def test_real_saves_are_whole_at_both_levels(real: Path) -> None:
     """What the libraries write is found, in their order, and whole."""
     for level in ("quick", "full"):
@@ -85,7 +84,6 @@ def test_real_saves_are_whole_at_both_levels(real: Path) -> None:
     assert (named.format, named.step) == ("accelerate", 30)
 
 
-@pytest.mark.torch
 def test_a_cut_or_flipped_shard_of_dcp_is_found(real: Path, tmp_path: Path) -> None:
     """Every size is compared; a flipped bit is found at level full."""
     copy = shutil.copytree(real / "titan", tmp_path / "titan")
@@ -107,7 +105,6 @@ def test_a_cut_or_flipped_shard_of_dcp_is_found(real: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_every_cut_of_the_metadata_is_not_whole(real: Path, tmp_path: Path) -> None:
     """The witness is read to its end; without it the save has not finished."""
     copy = shutil.copytree(real / "titan", tmp_path / "titan")
@@ -120,7 +117,6 @@ def test_every_cut_of_the_metadata_is_not_whole(real: Path, tmp_path: Path) -> N
     assert "is missing, which is written last" in only(copy).said
 
 
-@pytest.mark.torch
 def test_a_save_over_an_older_dcp_directory_is_in_doubt(real: Path, tmp_path: Path) -> None:
     """The old metadata fits the new shards by size; its age gives it away."""
     copy = shutil.copytree(real / "titan", tmp_path / "titan")

@@ -218,7 +218,6 @@ def test_config_check_and_explain(
     assert "preset overnight: 10" in words
 
 
-@pytest.mark.processes
 def test_a_closed_pipe_is_quiet() -> None:
     """`wtrain config explain | head -0` says nothing on stderr and ends as SIGPIPE would."""
     read_end, write_end = os.pipe()
@@ -234,7 +233,6 @@ def test_a_closed_pipe_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-@pytest.mark.processes
 def test_the_version_needs_no_heavy_import() -> None:
     """`wtrain --version` imports neither click nor anything else of weight."""
     code = (

@@ -329,7 +329,6 @@ def test_derived_pages_and_files_are_current() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.processes
 def test_presets_work_from_a_built_wheel(tmp_path: Path) -> None:
     """A wheel holds every preset: `--preset overnight` needs no file of the repository."""
     code = "import hatchling.build as b, sys; print(b.build_wheel(sys.argv[1]))"

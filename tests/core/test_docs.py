@@ -310,9 +310,6 @@ def test_files_of_the_readme_are_files_of_a_run() -> None:
         assert fnmatch.filter(left, name.replace("<pid>", "*")), name
 
 
-@pytest.mark.processes
-@pytest.mark.scenario
-@pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.timeout(175)
 def test_the_demo_still_shows_what_the_readme_shows(tmp_path: Path) -> None:

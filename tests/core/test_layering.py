@@ -238,7 +238,6 @@ def test_nothing_on_our_side_names_a_training_library() -> None:
     assert wrong == []
 
 
-@pytest.mark.processes
 def test_importing_our_side_loads_no_training_library() -> None:
     """With every module of our side imported for real, no training library is in memory."""
     names = [
@@ -259,7 +258,6 @@ def test_importing_our_side_loads_no_training_library() -> None:
     assert not TRAINING & set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.processes
 def test_importing_the_package_costs_nothing() -> None:
     """`import watchdog_train` in a script loads no other module, ours or anybody's."""
     code = (

@@ -16,8 +16,6 @@ from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.store.lock import Holder, RunLock, is_held, read_holder
 from watchdog_train.system import file_systems
 
-pytestmark = pytest.mark.processes
-
 HOLD = """
 import os, sys
 from pathlib import Path

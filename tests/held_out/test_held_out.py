@@ -9,10 +9,7 @@ import pytest
 
 from tests.held_out.runner import cases, compare, place_of, run_case
 
-pytestmark = [
-    *(pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch),
-    pytest.mark.skipif(sys.platform != "linux", reason="FIFOs, flock, and /proc"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="FIFOs, flock, and /proc")
 
 
 class WrongScreenError(AssertionError):

@@ -19,7 +19,6 @@ from watchdog_train.system import proc
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
 
-pytestmark = pytest.mark.processes
 PROGRAM = """
 import hashlib, itertools, os, queue, re, signal, subprocess, sys, threading, time
 
@@ -230,7 +229,6 @@ def test_whoever_computes_or_is_waited_for_with_reason_is_no_live_lock(
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["max_autotune", "matmul", "metric", "tokenise"])
 def test_no_sample_of_a_real_long_computation_is_a_live_lock(

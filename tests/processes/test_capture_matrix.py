@@ -23,10 +23,7 @@ from watchdog_train.evidence.request import read_result
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_json
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
 is_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 

@@ -11,8 +11,6 @@ import pytest
 from tests.checkpoint_samples import look
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch]
-
 SAVE_AND_STOP_HALFWAY = """
 import sys, torch
 class Slow:

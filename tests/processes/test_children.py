@@ -19,8 +19,6 @@ from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.system import current
 
-pytestmark = pytest.mark.processes
-
 
 def finish(table: ChildTable, count: int = 1, timeout_s: float = 15.0) -> list[Child]:
     """The next children that end."""

@@ -14,7 +14,7 @@ from tests.support import REPOSITORY
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_slots
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 pytest.importorskip("accelerate")
 

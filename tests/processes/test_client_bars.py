@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.client_runs import Training
-
-pytestmark = [pytest.mark.processes, pytest.mark.torch]
 
 CASES = """
 import functools, json, os, sys

@@ -10,7 +10,7 @@ from tests.client_runs import Training
 from tests.support import PROGRAMS
 from watchdog_train.client import layout
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 for name in ("transformers", "datasets"):
     pytest.importorskip(name)

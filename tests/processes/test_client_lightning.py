@@ -16,8 +16,6 @@ from tests.client_runs import Training, plain_environment, run_script
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_slots
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch]
-
 NAMES = ("lightning.pytorch", "pytorch_lightning")
 HOOK = {"lightning.pytorch": "lightning", "pytorch_lightning": "pytorch_lightning"}
 

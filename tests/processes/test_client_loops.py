@@ -10,8 +10,6 @@ import pytest
 from tests.client_runs import Training, plain_environment, run_script
 from watchdog_train.client import layout
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch]
-
 LOOPS = """
 import hashlib, json, sys, threading
 import torch

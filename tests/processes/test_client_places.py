@@ -14,8 +14,6 @@ from watchdog_train.client import layout
 from watchdog_train.core.notices.notes import Note
 from watchdog_train.store.slots import read_note, read_slots
 
-pytestmark = [pytest.mark.processes]
-
 
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
@@ -283,7 +281,6 @@ print(json.dumps([phases, [one["name"] for one in milestones.listed()],
 """
 
 
-@pytest.mark.torch
 def test_every_library_names_its_places(training: Training) -> None:
     """Loading, mapping, preparing, saving and the hub's requests are seen, in their phases."""
     for name in ("datasets", "accelerate", "transformers"):
@@ -336,7 +333,6 @@ print(json.dumps([seen, [one["name"] for one in milestones.listed() if one["end"
 """
 
 
-@pytest.mark.torch
 def test_first_batch_backward_pass_and_step(training: Training) -> None:
     """Each of the firsts is open while it lasts, and none once training is under way."""
     seen, at_end = training.json(FIRST)

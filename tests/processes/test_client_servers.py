@@ -18,7 +18,7 @@ from tests.support import wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_note, read_slots
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONTENT = b"seven words of a file of weights"

@@ -15,8 +15,6 @@ from tests.support import free_port, wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_saves, read_slots
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch]
-
 
 @pytest.fixture
 def training(tmp_path: Path) -> Training:

@@ -13,8 +13,6 @@ from watchdog_train.client import layout
 from watchdog_train.core.model import newest_checkpoint
 from watchdog_train.store.slots import read_slots
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch]
-
 pytest.importorskip("transformers")
 
 

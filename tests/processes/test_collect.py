@@ -24,8 +24,6 @@ from watchdog_train.store.control import ControlPage
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_json
 
-pytestmark = pytest.mark.processes
-
 
 @pytest.fixture
 def program(tmp_path):
@@ -57,7 +55,6 @@ def sleeper():
     process.wait()
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("mode", ["look", pytest.param("full", marks=pytest.mark.slow)])
 def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
     """A real DataLoader fork deadlock is named with its worker, and can never end."""
@@ -77,7 +74,6 @@ def test_a_worker_on_a_lock_held_at_fork_is_proven(tmp_path, program, mode):
     assert result.missing == ()
 
 
-@pytest.mark.torch
 def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
     """A worker asleep may wake up: the same family, no proof."""
     result = collect_tree(tmp_path, program("loader_sleep.py").pid, "look")
@@ -85,7 +81,6 @@ def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
     assert result.patience.row != "proven"
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     "name", ["ctypes_gil.py", pytest.param("ctypes_nogil.py", marks=pytest.mark.slow)]
 )

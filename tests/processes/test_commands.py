@@ -18,8 +18,6 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.system import current
 
-pytestmark = pytest.mark.processes
-
 
 def carried_out(
     tmp_path: Path, *commands: str, deadline_s: float = 30.0

@@ -11,8 +11,6 @@ import pytest
 
 from tests.support import bin_path
 
-pytestmark = pytest.mark.processes
-
 
 def offered(cwd: Path, *words: str) -> list[str]:
     """By the function that bash got from us; the last word is being typed."""

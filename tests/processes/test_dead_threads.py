@@ -22,7 +22,6 @@ from watchdog_train.report.explanation_text import because, sentences, what_happ
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
 
-pytestmark = pytest.mark.processes
 _MOVES = (x.Computing, w.UnknownWait)
 BEGIN = "import multiprocessing, threading, watchdog_train\nwatchdog_train.beat(1)\n"
 POOL = """

@@ -23,8 +23,6 @@ from watchdog_train.supervisor.hands.exits import Departures
 from watchdog_train.system import current
 from watchdog_train.system.portable import PortableSystem
 
-pytestmark = pytest.mark.processes
-
 TELLS_OF_THE_REAPED = tuple(map(int, platform.release().split(".")[:2])) >= (6, 15)
 
 PARENT = """

@@ -21,7 +21,7 @@ from watchdog_train.core.model.waits import DeviceWait, FileWait
 from watchdog_train.evidence.collect import collect
 from watchdog_train.system import proc
 
-pytestmark = [pytest.mark.processes, pytest.mark.skipif(sys.platform != "linux", reason="py-spy")]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="py-spy")
 
 RANK = """
 import ctypes, os, sys, threading, time

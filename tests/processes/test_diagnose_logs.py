@@ -18,7 +18,6 @@ from watchdog_train.explain.judge import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text
 
-pytestmark = pytest.mark.processes
 LEAST_RIGHT = 0.98
 SAMPLE = ("value", "fatal", "killed", "chained", "pool")
 """Kinds that take no time to fail."""

@@ -21,10 +21,9 @@ from watchdog_train.core.policy import Recovery
 from watchdog_train.evidence import pyspy
 from watchdog_train.supervisor.evidence_requests import kills
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for py-spy's stacks"),
-]
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="asks for py-spy's stacks"
+)
 AT_ONCE = 6
 WITHOUT_PTRACE = "exec setpriv --bounding-set -sys_ptrace --inh-caps -sys_ptrace"
 

@@ -24,8 +24,6 @@ from watchdog_train.supervisor.hands.gpu import (
 from watchdog_train.system import current
 from watchdog_train.system import gpu as system_gpu
 
-pytestmark = pytest.mark.processes
-
 TWO_GPUS = (
     device((4242, 9), more=("clock 990", "max_clock 1980", "reasons 33", "celsius 88")),
     device((5555, 9), util=100, watts=FULL_W),

@@ -17,10 +17,7 @@ from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.system import cgroup, current, proc
 from watchdog_train.system.protocol import OUR_TOOL
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux holds them so"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux holds them so")
 
 
 def held(pid):

@@ -15,10 +15,7 @@ from watchdog_train.doctor import answer, described, reading_of
 from watchdog_train.evidence import kernel_log
 from watchdog_train.system import cgroup, current
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at /proc")
 
 
 def record(at_s: float, text: str) -> str:

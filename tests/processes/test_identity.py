@@ -25,10 +25,7 @@ from watchdog_train.system import proc
 from watchdog_train.system.linux import LinuxSystem
 from watchdog_train.system.portable import PortableSystem
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(sys.platform != "linux", reason="forces pids through /proc"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forces pids through /proc")
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 NOBODY = 65534

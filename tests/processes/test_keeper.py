@@ -27,8 +27,6 @@ from tests.support import REPOSITORY, interpreter, is_alive, wait_until
 from watchdog_train.keeper.messages import Record
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 
-pytestmark = pytest.mark.processes
-
 needs_tmpfs_mount = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a tmpfs")
 
 

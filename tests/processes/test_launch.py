@@ -122,10 +122,6 @@ def output(attempt: Path, name: str = "output") -> str:
     return path.read_bytes().decode() if path.exists() else ""
 
 
-processes = pytest.mark.processes
-
-
-@processes
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
 def test_descriptors_of_any_number(launch: Launch, attempt: Path) -> None:
     """select() knows only those below 1,024; whoever started us may have more than that open."""
@@ -147,7 +143,6 @@ def test_descriptors_of_any_number(launch: Launch, attempt: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-@processes
 def test_records_tell_who_and_how(launch: Launch, attempt: Path) -> None:
     """keeper.json and exit.json come back as typed records with verified identities."""
     assert read_keeper(attempt) is None
@@ -165,7 +160,6 @@ def test_records_tell_who_and_how(launch: Launch, attempt: Path) -> None:
     assert stream_files(attempt) == {"output": attempt / "output.log"}
 
 
-@processes
 def test_command_that_cannot_start_is_a_status(launch: Launch, attempt: Path) -> None:
     """A command that is not there is "not-started", in the system's words."""
     launch("no-such-command-anywhere")
@@ -177,7 +171,6 @@ def test_command_that_cannot_start_is_a_status(launch: Launch, attempt: Path) ->
     assert record.root(current()) is None
 
 
-@processes
 @pytest.mark.parametrize("garbage", ['{"keeper_pid": "x"}', '{"error": "x"}'])
 def test_garbage_in_records_is_unknown(attempt: Path, garbage: str) -> None:
     """A record that cannot be read says nothing, instead of something wrong."""
@@ -196,7 +189,6 @@ TERMINAL_REPORT = (
 )
 
 
-@processes
 def test_each_stream_is_like_the_users(launch: Launch, attempt: Path) -> None:
     """`wtrain run ... >file` on a terminal: stdout is no terminal, stderr is one."""
     mixed = Terminal(
@@ -209,7 +201,6 @@ def test_each_stream_is_like_the_users(launch: Launch, attempt: Path) -> None:
     assert set(stream_files(attempt)) == {"stdout", "stderr"}
 
 
-@processes
 def test_window_change_reaches_the_training(launch: Launch, attempt: Path, tmp_path: Path) -> None:
     """A resized window is a resized terminal for the training."""
     os.mkfifo(tmp_path / "gate")
@@ -220,7 +211,6 @@ def test_window_change_reaches_the_training(launch: Launch, attempt: Path, tmp_p
     assert output(attempt) == "(77, 30)\n"
 
 
-@processes
 def test_wake_announces_output_and_ends_quietly(launch: Launch, attempt: Path) -> None:
     """The wake pipe is readable on output, emptied by us, and gone after the keeper."""
     import select
@@ -236,7 +226,6 @@ def test_wake_announces_output_and_ends_quietly(launch: Launch, attempt: Path) -
     wait_until(over, 15, "the keeper has ended")
 
 
-@processes
 @pytest.mark.parametrize(
     ("ending", "code", "number"), [("exit 9", 9, None), ("kill -TERM $$", None, 15)]
 )
@@ -255,7 +244,6 @@ def test_keeper_tells_the_exit_itself(
     wait_until(lambda: read_exit(attempt), 15, "exit.json follows")
 
 
-@processes
 def test_status_is_heard_in_pieces(launch: Launch) -> None:
     """A line that arrives in two reads is one line, and garbage is none."""
     heard, told = os.pipe()
@@ -273,7 +261,6 @@ def test_status_is_heard_in_pieces(launch: Launch) -> None:
     os.close(told)
 
 
-@processes
 def test_dead_keeper_does_not_block_the_training(
     launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
 ) -> None:
@@ -298,7 +285,6 @@ def test_dead_keeper_does_not_block_the_training(
 
 
 @pytest.mark.slow
-@processes
 def test_dead_keeper_does_not_block_a_rank(
     launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
 ) -> None:
@@ -363,7 +349,6 @@ def test_what_is_wrong_about_ranks_leaves_the_streams_of_all() -> None:
     ends.close_reads()
 
 
-@processes
 def test_shells_own_files_reach_the_training(launch: Launch, attempt: Path) -> None:
     """`--data <(zcat x)` is a descriptor that the shell opened: the training can read it, and its
     writer sees the end when the training is gone.

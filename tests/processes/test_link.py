@@ -47,7 +47,6 @@ from watchdog_train.system import current
 if sys.platform == "win32":
     pytest.skip("no link on Windows", allow_module_level=True)
 
-pytestmark = pytest.mark.processes
 WAIT_S = 60.0
 needs_zmq = pytest.mark.skipif(importlib.util.find_spec("zmq") is None, reason="no pyzmq")
 Box = dict[int, list[tuple[str, bytes]]]

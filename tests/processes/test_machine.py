@@ -15,8 +15,6 @@ from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.leftovers import look_around
 from watchdog_train.system import current
 
-pytestmark = pytest.mark.processes
-
 RUN_ID = "train-20261121-231005-a3f9"
 FINISHED = e.RunFinished(outcome="failed", exit_code=1, warning=None, why=said("exit code 1"))
 BOOT_ID = current().boot_id()

@@ -10,8 +10,6 @@ from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.supervisor import master_port
 from watchdog_train.supervisor.master_port import MasterPort
 
-pytestmark = pytest.mark.processes
-
 TASK = JobTask(job="slurm:1.0", source="slurm", task=0, tasks=2, here=2)
 FAR = JobTask(job="slurm:1.0", source="slurm", task=0, tasks=4, here=2)
 

@@ -15,7 +15,6 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.report.metrics_text import metrics_text
 
-pytestmark = pytest.mark.processes
 GOLDEN = Path(__file__).parents[1] / "golden"
 WAITS = "import os, time\nwhile not os.path.exists('end'): time.sleep(0.1)"
 UNTIL_THE_END = (sys.executable, "-S", "-c", WAITS)

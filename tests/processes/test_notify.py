@@ -22,7 +22,6 @@ from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.notifier import Notifier
 from watchdog_train.system import current
 
-pytestmark = pytest.mark.processes
 SECRET = "s3cr3t-t0ken-of-the-hook"
 
 

@@ -29,8 +29,6 @@ from watchdog_train.supervisor.observe import Observer
 from watchdog_train.supervisor.perform import AROUND_KILL_S, Performer
 from watchdog_train.system import current
 
-pytestmark = pytest.mark.processes
-
 
 class MovedClock:
     """The system, at a later time."""

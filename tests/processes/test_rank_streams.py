@@ -23,10 +23,9 @@ from watchdog_train.keeper.ranks import GAP
 from watchdog_train.supervisor.hands.streams import Ends
 from watchdog_train.supervisor.terminal import Terminal
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(sys.platform != "linux", reason="a launcher reaches the streams by /proc"),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="a launcher reaches the streams by /proc"
+)
 PIPES = Terminal(
     stdout_is_terminal=False, stderr_is_terminal=False, same_stream=True, give_stdin=False
 )
@@ -300,7 +299,6 @@ print(json.dumps({"codes": codes, "heard": heard, "own": open("own.txt").read()}
 """
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("announced", "env", "heard", "hook"),
     [

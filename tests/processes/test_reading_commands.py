@@ -40,8 +40,6 @@ from watchdog_train.system import current
 GOLDEN = Path(__file__).parents[1] / "golden"
 RUN_ID = "sft-20261121-231005-a3f9"
 
-pytestmark = pytest.mark.processes
-
 
 def make_run(cwd: Path, golden: str, run_id: str = RUN_ID, **started: Any) -> Path:
     """A run directory with a golden log whose first event says what is given."""

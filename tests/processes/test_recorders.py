@@ -19,8 +19,6 @@ from watchdog_train.core.model import Member
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.recorders import fetch
 
-pytestmark = pytest.mark.processes
-
 RANKS = """
 import os, sys, time
 import torch
@@ -124,7 +122,6 @@ def job(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.parametrize("what", ["left", "held"])
 def test_the_rank_that_fell_behind_is_named_by_its_numbers(tmp_path, job, what):
     """Rank 1 left the loop, or sits in C with the interpreter lock: its server answers."""
@@ -141,7 +138,6 @@ def test_the_rank_that_fell_behind_is_named_by_its_numbers(tmp_path, job, what):
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_ranks_that_go_on_are_not_accused(tmp_path, job):
     """A healthy job is a collective apart at any moment; that is no evidence."""
     ranks = job("steps")
@@ -155,7 +151,6 @@ def test_ranks_that_go_on_are_not_accused(tmp_path, job):
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_the_server_changes_neither_exit_nor_output(job):
     """Exit codes and stderr are the script's own, and the socket goes with the slot."""
     ranks = job("ends")
@@ -167,7 +162,6 @@ def test_the_server_changes_neither_exit_nor_output(job):
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_the_server_can_be_left_out(job):
     """A variable of the user's keeps it away; stacks still come."""
     ranks = job("left", **{layout.ENV_NO_WORKER_SERVER: "1"})

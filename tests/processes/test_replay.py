@@ -10,8 +10,6 @@ import pytest
 from tests.core.test_trace import line, stopping_at
 from tests.support import run_program, run_wtrain
 
-pytestmark = pytest.mark.processes
-
 
 def write(path: Path, lines: list[bytes]) -> Path:
     path.write_bytes(b"\n".join(lines) + b"\n")

@@ -21,8 +21,6 @@ from watchdog_train.supervisor.resources import RestartRoom, SaveRoom
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system import current
 
-pytestmark = [pytest.mark.processes]
-
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:

@@ -12,10 +12,7 @@ import pytest
 
 from watchdog_train.supervisor.signals import SignalQueue
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.skipif(sys.platform == "win32", reason="nobody sends signals there"),
-]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="nobody sends signals there")
 
 
 def test_a_signal_ends_a_wait_and_is_taken_once() -> None:

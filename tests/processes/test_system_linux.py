@@ -26,8 +26,6 @@ from watchdog_train.system.linux import LinuxSystem
 from watchdog_train.system.portable import PortableSystem
 from watchdog_train.system.protocol import BlindError, ProcessSystem
 
-pytestmark = pytest.mark.processes
-
 PYTHON = sys.executable
 
 

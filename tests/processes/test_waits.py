@@ -28,7 +28,6 @@ if sys.platform != "linux":
 
 from watchdog_train.system.waits import WaitReader
 
-pytestmark = pytest.mark.processes
 Start = Callable[..., subprocess.Popen[bytes]]
 
 

@@ -24,7 +24,6 @@ from watchdog_train.system import proc
 if sys.platform != "linux":
     pytest.skip("by Linux's system calls", allow_module_level=True)
 
-pytestmark = pytest.mark.processes
 FOLDER = PROGRAMS / "waits"
 _REFS = ("others", "holders", "children")
 

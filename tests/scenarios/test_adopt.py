@@ -35,7 +35,6 @@ from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 
 GOLDEN = TESTS / "golden"
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 

@@ -23,7 +23,7 @@ from tests.support import (
 from watchdog_train.cli.attach import until_first_step
 from watchdog_train.store.run_paths import RunDirectory
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TRAINING = """
 import os, sys, time

@@ -15,7 +15,7 @@ from tests.support import (
     sentence,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def skipping(path: Path, *case: str, remedy: str = "skip-bad-batches") -> CompletedRun:

@@ -22,8 +22,6 @@ from tests.support import (
     wtrain_of,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 
 def refused(run: CompletedRun, *words: str, code: int = 78) -> CompletedRun:
     """Checks the code, the words, and that nobody saw a traceback."""
@@ -203,7 +201,6 @@ def environment_without_py_spy(place: Path, wtrain: str) -> tuple[list[str], dic
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.timeout(170)
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment to copy")
 def test_without_py_spy(tmp_path: Path) -> None:

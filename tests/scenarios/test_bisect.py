@@ -22,7 +22,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 SLOW = pytest.mark.slow
 FOUR_MINUTES = 240.0
 LAUNCH = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")

@@ -17,8 +17,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 WITH_A_BUG = """
 import runpy
 from watchdog_train.supervisor.observe import Observer

@@ -17,7 +17,6 @@ from watchdog_train.client import batch_settings
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "no-eval": {},

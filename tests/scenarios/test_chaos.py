@@ -21,8 +21,6 @@ from tests.chaos.moments import Moment
 from tests.chaos.trainings import SHAPES
 from tests.support import REPOSITORY
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 SEED = 20261122
 LIGHT = [name for name, shape in SHAPES.items() if shape.light]
 

@@ -29,8 +29,6 @@ from watchdog_train.supervisor.setup import take_lock
 from watchdog_train.supervisor.start import remove_succeeded
 from watchdog_train.system import current
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 LEAVES_A_HELPER = """
 import subprocess, sys, time
 import torch

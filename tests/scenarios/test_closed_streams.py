@@ -13,11 +13,7 @@ import pytest
 
 from tests.support import bin_path, run_directories, scenario_environment, wait_until
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.skipif(sys.platform != "linux", reason="closes streams as sh does"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="closes streams as sh does")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="limits a second user, or unshares")
 NOBODY = 65534
 SCRIPT = """\

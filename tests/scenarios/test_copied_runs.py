@@ -12,11 +12,9 @@ import pytest
 
 from tests.support import CompletedRun, is_alive, read_log, run_wtrain, start_wtrain, types
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.skipif(sys.platform == "win32", reason="copies with modes and times, as `cp -a`"),
-]
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="copies with modes and times, as `cp -a`"
+)
 PATIENT = """\
 import os, sys, time
 print("ready", flush=True)

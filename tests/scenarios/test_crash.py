@@ -23,8 +23,6 @@ from watchdog_train.checkpoints.pickle_head import counters
 from watchdog_train.report.history import history
 from watchdog_train.store.log_reading import read_events
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 AUTO = ("--resume-arg", "auto")
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 WAYS = {

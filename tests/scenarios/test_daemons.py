@@ -27,8 +27,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 LEFT = {
     "plain": "none",
     "own log": "none",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import run_wtrain
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(175)

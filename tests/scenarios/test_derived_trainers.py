@@ -15,13 +15,7 @@ from tests.scenarios.checks import (
 )
 from tests.support import CompletedRun, program_command, run_wtrain, write_fast_config
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.timeout(420),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 for name in ("transformers", "datasets"):
     pytest.importorskip(name)

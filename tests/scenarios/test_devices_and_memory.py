@@ -10,7 +10,7 @@ from tests.client_runs import Training
 from tests.support import CompletedRun, bin_path, program_command, run_wtrain, sentence
 from watchdog_train.remedies.catalogue import CATALOGUE
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def run_case(path: Path, *case: str, remedy: str) -> CompletedRun:

@@ -17,8 +17,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 ENDS_THE_SECOND_TIME = ("sh", "-c", "test -e once && exit 0; touch once; exec sleep 600")
 SLEEPS = ("sh", "-c", "sleep 60")
 
@@ -100,7 +98,6 @@ while not Path("told").exists():
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 def test_two_plain_trainings_that_save_into_one_directory_are_told_of(tmp_path: Path) -> None:
     """They have other options, so neither is a twin; one of the two says so."""
     (tmp_path / "train.py").write_text(SAVES_IN_A_LOOP)

@@ -22,11 +22,9 @@ from tests.support import (
     types,
 )
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs, which Windows lacks"),
-]
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "mkfifo"), reason="needs FIFOs, which Windows lacks"
+)
 needs_second_user = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0,
     reason="only root can give a file to a second user",

@@ -15,7 +15,6 @@ from tests.scenarios.checks import assert_never_killed
 from tests.support import RunningWtrain, run_wtrain, start_wtrain, wait_until, write_fast_config
 
 pytestmark = [
-    pytest.mark.scenario,
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux has cgroups"),
 ]

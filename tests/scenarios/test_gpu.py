@@ -33,12 +33,9 @@ from tests.support import (
 )
 from watchdog_train.system.gpu import in_a_pid_namespace
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.skipif(in_a_pid_namespace(), reason="in a container the driver's pids are others"),
-]
+pytestmark = pytest.mark.skipif(
+    in_a_pid_namespace(), reason="in a container the driver's pids are others"
+)
 
 SEES = "  gpu: 'on'\n"
 SOON = {"learnt_hard_floor_s": 20, "learnt_hard_factor": 20, "learn_after": 5}

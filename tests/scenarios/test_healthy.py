@@ -29,8 +29,6 @@ from tests.support import (
 )
 from watchdog_train.core.policy import Limits
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 
 @pytest.mark.parametrize(
     "program",

@@ -9,8 +9,6 @@ import pytest
 
 from tests.support import PROGRAMS, bin_path, program_command, run_wtrain
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 LINE = re.compile(
     r"\[\d\d:\d\d:\d\d\.\d{3}\]\[\+(\d+\.\d{3})s\]\[R(\d)/(\d)\]\[LR\2\]\[PID:\d+\] step (\d+)"
 )

@@ -14,8 +14,6 @@ from tests.scenarios.checks import (
 )
 from tests.support import EXAMPLES, program_command, run_program, run_wtrain, write_fast_config
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 SCRIPT = str(EXAMPLES / "hf_trainer.py")
 
 

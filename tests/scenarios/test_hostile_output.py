@@ -13,7 +13,7 @@ from tests.hostile_run import HOSTILE, make_hostile_run
 from tests.support import bin_path, run_wtrain, start_wtrain, wait_until
 from tests.terminal import TerminalCommand
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[8m\x9b31m\r\u202eevil\u200b\x08"
 OUR_COLOURS = re.compile(r"\x1b\[(?:[012]|3[1-3])m")

@@ -26,8 +26,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 GATED = "read _ <gate; echo on; exit {}"
 """Ends with this code once somebody has opened the gate."""
 KERNEL = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
@@ -114,7 +112,6 @@ def test_signal_without_a_keeper(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.torch
 @pytest.mark.needs_subreaper
 @pytest.mark.timeout(290)
 @pytest.mark.parametrize("fails", [False, True], ids=["well", "a rank fails"])

@@ -34,8 +34,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 TORCHRUN = str(bin_path("torchrun"))
 ACCELERATE = (
     str(bin_path("accelerate")), "launch", "--num_machines=1", "--mixed_precision=no",

@@ -22,13 +22,7 @@ from tests.support import (
     wtrain_of,
 )
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def start(cwd: Path, *words: str, tasks: int = 2) -> RunningWtrain:

@@ -30,8 +30,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 if find_spec("lightning") is None:
     pytest.skip("lightning is not installed", allow_module_level=True)
 

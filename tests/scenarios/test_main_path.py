@@ -29,8 +29,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 
 

@@ -22,8 +22,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 WAITS = {"proven_early_s": 6, "unknown_s": 6, "unknown_early_s": 6, "cost_most_s": 6, "poll_s": 6}
 SOON = changed(FAST_LIMITS, patience=WAITS)
 

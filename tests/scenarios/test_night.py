@@ -13,8 +13,6 @@ from tests.support import REPOSITORY
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.scenario,
-    pytest.mark.torch,
     pytest.mark.skipif(
         importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
     ),

@@ -16,8 +16,6 @@ from tests.scenarios.checks import (
 )
 from tests.support import PROGRAMS, run_wtrain, sentence, write_fast_config
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 PROGRAM = str(PROGRAMS / "no_torch.py")
 SHELL_LOOP = """
 i=0

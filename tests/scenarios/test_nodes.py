@@ -43,13 +43,7 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.timeout(900),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 pytest.importorskip("zmq")
 LONG = "job: {gather_s: 120, lost_s: 300}\n"
 

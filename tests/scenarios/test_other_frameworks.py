@@ -10,7 +10,7 @@ import pytest
 from tests.scenarios.checks import assert_log_is_sound, last_line
 from tests.support import program_command, run_wtrain, write_fast_config
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 CASES = {
     # what is trained: (program, backend of Keras, what has to be installed, phase)

@@ -19,8 +19,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 
 def run_fast(
     cwd: Path,

@@ -17,12 +17,7 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.slow,
-    pytest.mark.timeout(240),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 TRAINING = """
 import time
 import watchdog_train as wt

@@ -33,8 +33,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SHELL = 'for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" & done; wait'

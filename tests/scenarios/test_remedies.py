@@ -35,8 +35,6 @@ from tests.support import (
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 Facts = dict[str, Any]
 Check = Callable[[Facts], bool]
 

@@ -22,8 +22,6 @@ from tests.support import (
     wtrain_of,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 NOISY = """\
 import os, sys, warnings
 print("to stdout", sys.argv[1:], flush=True)
@@ -159,7 +157,6 @@ def test_reader_that_goes_away_is_not_waited_for(tmp_path: Path) -> None:
     assert running.snapshot().only("run_finished")["outcome"] == "succeeded"
 
 
-@pytest.mark.torch
 def test_results_of_a_training(tmp_path: Path) -> None:
     """Weights, steps and saved checkpoints are the same with and without us."""
     import torch

@@ -17,8 +17,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 
 def start_trainer(cwd: Path, steps: int) -> RunningWtrain:
     """A Hugging Face training that saves by itself only at its end, at its first step."""

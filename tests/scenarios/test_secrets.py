@@ -5,11 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-import pytest
-
 from tests.support import run_wtrain, start_wtrain, wait_until
-
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
 ITS_OWN = {"events.jsonl", "launch.json", "plan.json", "output.log", "stdout.log", "stderr.log"}
 """A restart needs the true command line; what the training writes is the training's."""

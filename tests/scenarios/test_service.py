@@ -20,8 +20,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 IDLE_S = 18.0
 """Longer than any limit of the fast budgets and the patience after it."""
 

@@ -41,12 +41,7 @@ from tests.support import (
     wtrain_of,
 )
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.timeout(300),
-]
+pytestmark = pytest.mark.timeout(300)
 LED = "job: {nodes: auto, gather_s: 90, lost_s: 25}\n"
 FAMILIES = {"hang": ("rank-left-early",), "receive": ("collective-mismatch", "gloo-timeout")}
 """What a hang of one rank is called when the evidence of all tasks is read together."""

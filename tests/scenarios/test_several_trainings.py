@@ -14,8 +14,6 @@ import pytest
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
 from tests.support import CompletedRun, run_program
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 pytest.importorskip("transformers")
 
 BEGAN = re.compile(r"^(\S+): begins at (\d+)$", re.MULTILINE)

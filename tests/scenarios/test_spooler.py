@@ -25,8 +25,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 
 @pytest.mark.parametrize("end", ["by itself", "stop", "keeper killed"])
 def test_a_successor_in_a_spooler_lives_on(tmp_path: Path, end: str) -> None:

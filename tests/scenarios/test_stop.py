@@ -23,8 +23,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 
 def start_training(cwd: Path, *args: str) -> RunningWtrain:
     """A healthy run of many steps that has taken its first one."""

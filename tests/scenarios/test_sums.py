@@ -9,7 +9,6 @@ import pytest
 
 from tests.support import CompletedRun, program_command, run_wtrain, start_wtrain, write_fast_config
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 FOUND = ("--checkpoints", "checkpoints")
 
 

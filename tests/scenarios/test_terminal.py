@@ -13,8 +13,6 @@ import pytest
 from tests.support import bin_path, is_alive, of_type, read_log, run_directories, wait_until
 from tests.terminal import Screen, TerminalCommand
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
-
 WTRAIN = str(bin_path("wtrain"))
 
 LOOK = r"""

@@ -19,8 +19,6 @@ from tests.scenarios.checks import (
 )
 from tests.support import PROGRAMS, run_wtrain, signals_of, start_wtrain, write_fast_config
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 LAUNCH = ("--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 PROGRAM = str(PROGRAMS / "rank_sleeps.py")
 

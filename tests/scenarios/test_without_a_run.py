@@ -7,12 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.checkpoint_samples import torch_zip, write_hf
 from tests.support import REPOSITORY, run_wtrain, scenario_environment
-
-pytestmark = [pytest.mark.processes, pytest.mark.scenario]
 
 DOCS = REPOSITORY / "docs"
 MOVES = """\

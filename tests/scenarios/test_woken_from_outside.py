@@ -9,11 +9,7 @@ import pytest
 
 from tests.support import run_wtrain, start_wtrain, write_fast_config
 
-pytestmark = [
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.skipif(sys.platform != "linux", reason="by Linux's system calls"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="by Linux's system calls")
 TRAINING = """\
 import ctypes, functools, os, queue, signal, sys, threading, time
 import watchdog_train as wt

@@ -32,8 +32,6 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [pytest.mark.processes, pytest.mark.scenario, pytest.mark.torch]
-
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 Wrap = Callable[[Path, Sequence[str]], list[str]]
 """Directory and command -> the command behind a wrapper; arguments at the end reach the command."""

@@ -16,7 +16,7 @@ import pytest
 from tests.slow.test_versions import install, run
 from tests.support import REPOSITORY
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = pytest.mark.slow
 
 VERSIONS = ("1.31", "1.34", "1.37")
 CHECK = """

@@ -23,13 +23,7 @@ from tests.led import (
 from tests.nodes import KEY, ended, places, start_nodes
 from tests.support import RunningWtrain, members_of, of_type, start_wtrain, wait_until
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 JOB = "job: {gather_s: 120, lost_s: 120}\n"
 ENV = {"WTRAIN_CHECKPOINTS": "checkpoints"}
 

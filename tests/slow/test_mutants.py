@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import REPOSITORY
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.takes_minutes]
+pytestmark = [pytest.mark.slow, pytest.mark.takes_minutes]
 
 
 @pytest.mark.timeout(2400)

@@ -27,13 +27,7 @@ from tests.support import (
     write_fast_config,
 )
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 RUNS = "shared/sft/runs"
 SETUP = (
     'mount --bind "$1" /etc/hosts && mount -t tmpfs none /dev/shm && hostname "$2" && '

@@ -19,9 +19,6 @@ from watchdog_train.store.log_reading import read_events
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
     pytest.mark.skipif(sys.platform != "linux", reason="ext4 and loop devices"),
 ]
 

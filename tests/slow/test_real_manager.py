@@ -46,9 +46,6 @@ UNIT = "wtrain.service"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
     pytest.mark.timeout(240),
     pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's"),
     pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs root"),

@@ -30,13 +30,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.store.log_reading import read_events
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.scenario,
-    pytest.mark.torch,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,7 +18,7 @@ from tests.chaos.trainings import SHAPES, baseline
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, assert_tree_is_gone
 from tests.support import program_command, run_wtrain, scenario_environment, write_fast_config
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.scenario]
+pytestmark = pytest.mark.slow
 
 BOUNDARIES = [
     (where, event, nth)

@@ -20,7 +20,7 @@ import pytest
 from tests.support import REPOSITORY, interpreter
 from watchdog_train.client.libraries import HOOKS
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes]
+pytestmark = pytest.mark.slow
 
 OLDEST = {library: tested[0] for _, library, _, _, tested in HOOKS.values()}
 NEWEST = {library: tested[-1] for _, library, _, _, tested in HOOKS.values()}
@@ -113,7 +113,6 @@ def test_the_newest_version_is_the_one_that_all_tests_run_on(library: str) -> No
         assert version(library).partition("+")[0] == NEWEST[library]
 
 
-@pytest.mark.torch
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("case", CASES)
 def test_the_oldest_versions(case: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import REPOSITORY
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.torch]
+pytestmark = pytest.mark.slow
 
 BENCH = REPOSITORY / "scripts" / "bench" / "pauses"
 
