@@ -113,11 +113,7 @@ def adopt_run(
 
 
 def _unfinished(directory: RunDirectory) -> State:
-    """What its log says.
-
-    Raises:
-        WtrainError: there is nothing to go on with.
-    """
+    """What its log says; WtrainError: there is nothing to go on with."""
     state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
     if not state.run_id:
         raise WtrainError(

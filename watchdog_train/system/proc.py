@@ -206,11 +206,7 @@ def memory(pid: int, address: int, count: int) -> bytes | None:
 
 
 def list_pids() -> list[int]:
-    """Every process that /proc shows us.
-
-    Raises:
-        BlindError: it cannot be listed now.
-    """
+    """Every process that /proc shows us; BlindError: it cannot be listed now."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError as error:

@@ -129,11 +129,7 @@ def tcp_sockets() -> dict[bytes, TcpSocket]:
 
 
 def connections() -> Connections:
-    """Who listens, and who is connected to whom.
-
-    Raises:
-        OSError: the kernel does not answer.
-    """
+    """Who listens, and who is connected to whom; OSError: the kernel does not answer."""
     ports: dict[int, int] = {}
     tcp: dict[int, tuple[Endpoint, Endpoint]] = {}
     unix: dict[int, UnixSocket] = {}
