@@ -13,7 +13,7 @@ import pytest
 
 from tests.client_runs import Training
 from tests.support import PROGRAMS, program_command, run_wtrain, sentence, write_fast_config
-from watchdog_train.client import batch_settings
+from watchdog_train.client import training_settings
 
 torch = pytest.importorskip("torch")
 
@@ -156,9 +156,9 @@ def tokens(rows: int, length: int) -> Any:
 
 def cut(**batch: Any) -> dict[str, Any]:
     """A batch of sequences of 32, halved."""
-    batch_settings._seen["length"] = 0
+    training_settings._seen["length"] = 0
     ids = tokens(2, 32)
-    found: dict[str, Any] = batch_settings._shorter({"input_ids": ids, **batch}, 1)
+    found: dict[str, Any] = training_settings._shorter({"input_ids": ids, **batch}, 1)
     assert (ids == tokens(2, 32)).all()
     return found
 
@@ -205,9 +205,9 @@ def test_a_cut_leaves_something_to_learn_from(batch: dict[str, Any], left: tuple
 
 def test_the_greatest_length_so_far_is_halved() -> None:
     """A short batch before a long one is cut by its own length, after it it stays."""
-    batch_settings._seen["length"] = 0
+    training_settings._seen["length"] = 0
     lengths = [
-        batch_settings._shorter({"input_ids": tokens(1, length)}, 1)["input_ids"].shape[1]
+        training_settings._shorter({"input_ids": tokens(1, length)}, 1)["input_ids"].shape[1]
         for length in (40, 8, 100, 48, 20)
     ]
     assert lengths == [16, 8, 48, 48, 20]

@@ -19,7 +19,6 @@ _REFUSED = (L.W_SAVE_REFUSED, L.W_STOP_REFUSED)
 _page = None
 _agreement = None
 _together = False
-_mappings: list = []
 
 
 def open_page():
@@ -123,7 +122,7 @@ def _agreed(kind, request, step):
     leader = slot.words[L.W_RANK] == 1
     if _agreement is None:
         if leader:
-            _make_agreement(path)
+            slot.replace_file(name, bytes(L.CONTROL_BYTES))
         _agreement = _map(path, L.CONTROL_BYTES, writable=leader)
         if _agreement is None:
             return False
@@ -134,17 +133,6 @@ def _agreed(kind, request, step):
             _agreement[kind] = (request & 0xFFFFFF) << _STEP_BITS | (step + 2) & _STEP_MASK
         return False
     return step >= chosen & _STEP_MASK
-
-
-def _make_agreement(path):
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | slot.SAFE_FLAGS
-    temporary = path + "." + str(os.getpid())
-    descriptor = os.open(temporary, flags, 0o600)
-    try:
-        os.write(descriptor, bytes(L.CONTROL_BYTES))
-    finally:
-        os.close(descriptor)
-    os.replace(temporary, path)
 
 
 def _map(path, size, writable):
@@ -160,14 +148,9 @@ def _map(path, size, writable):
         if os.fstat(descriptor).st_size < size:
             return None
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        if sys.version_info >= (3, 13):
-            mapping = mmap.mmap(descriptor, size, access=access, trackfd=False)
-        else:
-            mapping = mmap.mmap(descriptor, size, access=access)
+        return slot.map_file(descriptor, size, access=access)
     finally:
         os.close(descriptor)
-    _mappings.append(mapping)
-    return memoryview(mapping).cast("Q")
 
 
 def _world_size():

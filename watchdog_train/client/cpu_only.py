@@ -29,10 +29,10 @@ def apply(torch):
     for place in (torch, sys.modules["torch.serialization"]):
         setattr(place, "load", load)  # noqa: B010 - a module to mypy
     parallel = torch.nn.parallel.DistributedDataParallel
-    parallel.__init__ = _without(parallel.__init__, "device_ids", "output_device")
+    parallel.__init__ = _given(parallel.__init__, device_ids=None, output_device=None)
     group = sys.modules.get("torch.distributed.distributed_c10d")
     if group is not None:
-        join = _by_gloo(group.init_process_group)
+        join = _given(group.init_process_group, backend="gloo", device_id=None)
         for place in (group, torch.distributed):
             setattr(place, "init_process_group", join)  # noqa: B010
     _redirect(torch)
@@ -101,24 +101,15 @@ def _loads(original):
     return phases.like(load, original)
 
 
-def _without(original, *names):
-    def wrapper(self, *args, **kwargs):
-        bound = settings.bind(original, (self, *args), kwargs)
-        for name in names:
-            bound.arguments.pop(name, None)
+def _given(original, **values):
+    """`original` with these arguments, as far as it has them."""
+
+    def wrapper(*args, **kwargs):
+        bound = settings.bind(original, args, kwargs)
+        bound.arguments.update(values)
         return original(*bound.args, **bound.kwargs)
 
     return phases.like(wrapper, original)
-
-
-def _by_gloo(original):
-    def init_process_group(*args, **kwargs):
-        bound = settings.bind(original, args, kwargs)
-        bound.arguments["backend"] = "gloo"
-        bound.arguments.pop("device_id", None)
-        return original(*bound.args, **bound.kwargs)
-
-    return phases.like(init_process_group, original)
 
 
 def of_transformers(arguments):

@@ -8,8 +8,8 @@ import os
 import sys
 import time
 
-from watchdog_train.client import encode, roles, slot
 from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import notes, roles, slot
 
 _MOST_CHARACTERS = 48 << 10
 _MOST_FRAMES = 64
@@ -111,7 +111,7 @@ def tell(error, thread="", stays=None):
             "saving": _saving(error),
             "stays": stays,
         }
-        data = encode.encode(content).encode("ascii")
+        data = notes.encode(content).encode("ascii")
         slot.replace_file(str(os.getpid()) + L.EXCEPTION_SUFFIX, data)
     except Exception:
         pass

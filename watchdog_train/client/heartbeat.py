@@ -31,7 +31,7 @@ def step_done(*_):
     if not every or not slot.supervised:
         return
     try:
-        step = _step(slot.words)
+        step = L.step_of(slot.words)
         if step is None:
             return
         before = _last[0] if _last and _last[0] <= step else step - 1
@@ -41,17 +41,6 @@ def step_done(*_):
             sys.stderr.flush()
     except Exception:
         pass
-
-
-def _step(words):
-    """As wtrain status counts; a framework's own count goes before that of its optimizer."""
-    if words[L.W_FRAMEWORK_STEP]:
-        return words[L.W_FRAMEWORK_STEP] - 1
-    if words[L.W_TRAIN_ORDINAL]:
-        return None
-    done = words[L.W_OPTIMIZER_STEPS] // (words[L.W_BAR_EACH] or 1)
-    offset = words[L.W_BAR_OFFSET] or words[L.W_RESUMED_STEP]
-    return done + max(0, offset - 1)
 
 
 def _line(step):

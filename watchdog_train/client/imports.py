@@ -8,6 +8,7 @@ import os
 import sys
 
 from watchdog_train.client import exceptions, libraries, milestones, notes, slot, witness  # noqa: F401 - wait
+from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.libraries import HOOKS
 
 PACKAGE = "watchdog_train"
@@ -122,8 +123,9 @@ def _prepare(name, spec):
 def begin():
     """The first watched import has begun: make the slot, arm the hooks; gives the finder."""
     slot.open_slot()
-    if '"stagger-start"' in slot.settings_json:
-        from watchdog_train.client import stagger
+    # A launcher has no turn of its own.
+    if '"stagger-start"' in slot.settings_json and slot.words[L.W_ROLE] == L.ROLE_RANK:
+        from watchdog_train.client import settings, training_settings
 
-        stagger.wait()
+        settings.attempted("stagger-start", training_settings.stagger)
     return arm()

@@ -1,6 +1,6 @@
 """Layout of the heartbeat slot and the control page: the one module that both sides share.
 
-Constants only: it must import nothing, and parse on Python 3.8. Every field is an aligned
+It must import nothing, and parse on Python 3.8. Every field is an aligned
 64-bit word; no field needs another one to agree with it, so there is no lock and no seqlock
 (a record of several fields read while it is written was torn in 39 % of reads, a single word
 in 0 of 24 million). Each progress word has one writing thread. Zero means "not said".
@@ -198,3 +198,18 @@ ENV_HEARTBEAT = "WTRAIN_HEARTBEAT"  # "N SECONDS": a line every N steps; monoton
 ENV_KEEPER = "WTRAIN_KEEPER"  # pid, start, Slurm job (0: none) of the ancestor of all processes
 ENV_NO_WORKER_SERVER = "WTRAIN_NO_WORKER_SERVER"  # 1: no worker server of torch in the ranks
 ENV_NO_PTRACER = "WTRAIN_NO_PTRACER"  # 1: do not allow any process of this user to attach
+
+
+def step_of(words):
+    # type: (list[int] | tuple[int, ...]) -> int | None
+    """The newest step of a process by the words of its slot, None before the first."""
+    if words[W_FRAMEWORK_STEP]:
+        return words[W_FRAMEWORK_STEP] - 1
+    # A Trainer that resumes at step 50 has made one optimizer step before it says 51.
+    if words[W_TRAIN_ORDINAL] or not words[W_OPTIMIZER_STEPS]:
+        return None
+    done = words[W_OPTIMIZER_STEPS] // (words[W_BAR_EACH] or 1)
+    if words[W_BAR_OFFSET]:
+        return done + words[W_BAR_OFFSET] - 1
+    # A plain loop's count begins again in every process, after the checkpoint that it resumed from.
+    return done + (0 if words[W_BEGAN_ANEW] else max(0, words[W_RESUMED_STEP] - 1))

@@ -8,8 +8,8 @@ import _thread
 import os
 import time
 
-from watchdog_train.client import encode, slot
 from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import slot
 
 _MOST_NOTES = 40
 _MOST_DIRECTORIES = 32
@@ -51,6 +51,22 @@ def hook(name, status):
         touch()
     except Exception:
         pass
+
+
+def arm_parts(parts, *arguments):
+    """Arm the parts of a hook; one that fails does not keep the others from it.
+
+    Raises:
+        RuntimeError: with all that failed.
+    """
+    problems = []
+    for part in parts:
+        try:
+            part(*arguments)
+        except Exception as error:
+            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+    if problems:
+        raise RuntimeError("; ".join(problems))
 
 
 def setting(identifier, bit, took, why):
@@ -139,10 +155,10 @@ def _write():
     }
     for name, part in parts.items():
         content[name] = part()
-    data = encode.encode(content).encode("ascii")
+    data = encode(content).encode("ascii")
     if len(data) > _MOST_BYTES:
         content["notes"] = ["notes were dropped: too long"]
-        data = encode.encode(content).encode("ascii")
+        data = encode(content).encode("ascii")
     slot.replace_file(str(pid) + L.NOTE_SUFFIX, data)
 
 
@@ -153,6 +169,47 @@ def _after_fork():
     # The thread that held it is the parent's.
     _writing = _thread.allocate_lock()
     del _notes[:]
+
+
+def encode(value):
+    """JSON without the json module, as ASCII text: of dicts, lists, tuples, strings, numbers.
+
+    What JSON cannot say becomes null: not-a-number, infinities, and objects of other types.
+    """
+    if value is None:
+        return "null"
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(float(value)) if value - value == 0 else "null"
+    if isinstance(value, dict):
+        pairs = [_text(str(key)) + ":" + encode(item) for key, item in value.items()]
+        return "{" + ",".join(pairs) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join([encode(item) for item in value]) + "]"
+    return "null"
+
+
+def _text(text):
+    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
+        return '"' + text + '"'
+    parts = []
+    for character in text:
+        number = ord(character)
+        if number > 0xFFFF:
+            number -= 0x10000
+            parts.append("\\u%04x\\u%04x" % (0xD800 | number >> 10, 0xDC00 | number & 0x3FF))
+        elif 31 < number < 127 and character not in '"\\':
+            parts.append(character)
+        else:
+            parts.append("\\u%04x" % number)
+    return '"' + "".join(parts) + '"'
 
 
 slot.on_fork_child.append(_after_fork)

@@ -73,6 +73,37 @@ def around(number, original):
     return like(wrapper, original)
 
 
+def before(act, original):
+    """`original`, and `act` with its arguments before it; what `act` throws becomes a note."""
+
+    def wrapper(*args, **kwargs):
+        guarded(act, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    return like(wrapper, original)
+
+
+def after(original, act):
+    """`original`, and `act` with its result and arguments after it."""
+
+    def wrapper(*args, **kwargs):
+        result = original(*args, **kwargs)
+        guarded(act, result, *args, **kwargs)
+        return result
+
+    return like(wrapper, original)
+
+
+def guarded(act, *args, **kwargs):
+    """Call it in a supervised run; what it throws becomes a note."""
+    try:
+        if slot.supervised:
+            act(*args, **kwargs)
+    except Exception as error:
+        why = type(error).__name__ + ": " + str(error)
+        notes.note("the hook " + act.__module__ + "." + act.__name__ + " failed: " + why)
+
+
 def around_load(original):
     """`original`, which loads a file, in phase load; but data read during training is training."""
 

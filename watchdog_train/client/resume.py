@@ -289,15 +289,7 @@ def _claimed():
     """
     parts = ["resumed", slot.attempt, slot.words[L.W_RANK]]
     parts += [os.environ.get(name, "") for name in _WHICH_RANK]
-    name = "-".join([str(part)[:12].replace("/", "") for part in parts])
-    path = os.path.join(slot.slot_dir, name)
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return False
-    except OSError:
-        pass
-    return True
+    return slot.claim("-".join([str(part)[:12].replace("/", "") for part in parts]))
 
 
 def injected():

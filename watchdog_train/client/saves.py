@@ -79,7 +79,8 @@ def _record_when_closed(file, format_name, counters):
     if inodes and (known is None or known[0]() is not file):
         record(path, format_name, {}, counters=counters)
     # A file that is opened anew is empty for a while: that is not the save.
-    _open_files[path] = (weakref.ref(file), format_name, _step(), inodes, file.tell(), counters)
+    step = L.step_of(slot.words)
+    _open_files[path] = (weakref.ref(file), format_name, step, inodes, file.tell(), counters)
     if len(_open_files) > _MOST_OPEN:
         _open_files.pop(next(iter(_open_files)), None)
 
@@ -157,22 +158,31 @@ def end(token):
     phases.leave(token)
 
 
-def begin_directory():
-    """A save of several files begins."""
-    try:
-        _outer[_thread.get_ident()] = True
-    except Exception:
-        pass
-    return begin()
+def of_directory(original, act=None):
+    """`original`, a save of several files of which each is a part, with phase and counters.
 
+    Args:
+        original: the function.
+        act: called with its result and arguments after a save; what it throws becomes a note.
+    """
 
-def end_directory(token):
-    """It has ended, well or not."""
-    try:
-        _outer.pop(_thread.get_ident(), None)
-    except Exception:
-        pass
-    end(token)
+    def wrapper(*args, **kwargs):
+        thread = _thread.get_ident()
+        _outer[thread] = True
+        token = begin()
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _outer.pop(thread, None)
+            end(token)
+        try:
+            if act is not None:
+                act(result, *args, **kwargs)
+        except Exception as error:
+            notes.note("a checkpoint was not recorded: " + type(error).__name__)
+        return result
+
+    return phases.like(wrapper, original)
 
 
 def record_directory(path, format_name, step, ordinal, output_dir):
@@ -215,7 +225,7 @@ def record(
         import json
 
         if step is None:
-            step = _step()
+            step = L.step_of(slot.words)
         place = home or output_dir
         line = {
             "path": path,
@@ -236,41 +246,12 @@ def record(
         if len(data) > _MOST_BYTES:
             notes.note("a save was not recorded: too many files in " + path)
             return
-        _append(data)
+        try:
+            slot.append_file(slot.attempt_dir, "saves", data, _MOST_LOG_BYTES)
+        except OSError:  # the disk of the run is full; the checkpoints' own may not be
+            slot.append_file(slot.slot_dir, "saves", data, _MOST_LOG_BYTES)
     except Exception as error:
         notes.note("a save was not recorded: " + type(error).__name__)
-
-
-def _append(data):
-    try:
-        _append_in(slot.attempt_dir, data)
-    except OSError:  # the disk of the run is full; the checkpoints' own may not be
-        _append_in(slot.slot_dir, data)
-
-
-def _append_in(folder, data):
-    name = os.path.join(folder, "saves." + str(os.getpid()) + ".jsonl")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | slot.SAFE_FLAGS
-    flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO of that name must not hold the training
-    descriptor = os.open(name, flags, 0o600)
-    try:
-        if os.fstat(descriptor).st_size > _MOST_LOG_BYTES:
-            return
-        if os.write(descriptor, data) < len(data):
-            raise OSError("no room for the whole line")
-    finally:
-        os.close(descriptor)
-
-
-def _step():
-    words = slot.words
-    if words[L.W_FRAMEWORK_STEP]:
-        return words[L.W_FRAMEWORK_STEP] - 1
-    if not words[L.W_OPTIMIZER_STEPS]:
-        return None
-    # The count of this process, after the step of the checkpoint that it goes on from.
-    done = words[L.W_OPTIMIZER_STEPS] // (words[L.W_BAR_EACH] or 1)
-    return done + (0 if words[L.W_BEGAN_ANEW] else max(0, words[L.W_RESUMED_STEP] - 1))
 
 
 def _stat(path):

@@ -11,6 +11,12 @@ import sys
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, slot
 
+UNUSED = {
+    "no-eval": "only the Trainers of transformers and Lightning can be told not to evaluate",
+    "eval-batch": "no evaluation with a larger batch has begun so far",
+    "shorter-sequences": "no DataLoader has given a batch with input_ids",
+    "subset": "no DataLoader has been made",
+}
 _wanted = None  # type: dict | None
 
 
@@ -80,12 +86,12 @@ def apply(torch):
     """Apply what concerns torch; other hooks ask for their own part."""
     if not wanted():
         return
-    from watchdog_train.client import batch_settings, loader_settings, training_settings
+    from watchdog_train.client import loader_settings, training_settings
 
     check_environment()
     training_settings.apply(torch)
     loader_settings.apply(torch)
-    batch_settings.apply(torch)
+    training_settings.apply_to_batches(torch)
     threading = sys.modules.get("threading")
     register = getattr(threading, "_register_atexit", None)
     if register is not None:  # it is called before the slot is closed
@@ -103,13 +109,22 @@ def prepare(identifier, module, function, *arguments):
             report(identifier, False, type(error).__name__ + ": " + str(error)[:200])
 
 
+def report_unused(final=False):
+    """Say so of settings that have found nothing to change: after the first step, and at exit.
+
+    Args:
+        final: the training has ended; before that only settings that act before a first step.
+    """
+    for identifier in wanted():
+        why = UNUSED.get(identifier)
+        if identifier not in notes.answered() and (why or final):
+            report(identifier, False, why or "the training had nothing that it changes")
+
+
 def _at_the_end():
-    """Say so of a training in which a setting has found nothing to change."""
     try:
         if any(slot.words[word] for word in (L.W_OPTIMIZER_STEPS, L.W_MICRO_BATCHES)):
-            for identifier in wanted():
-                if identifier not in notes.answered():
-                    report(identifier, False, "the training had nothing that it changes")
+            report_unused(final=True)
             notes.flush(now=True)
     except Exception:
         pass

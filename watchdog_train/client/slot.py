@@ -211,6 +211,45 @@ def replace_file(name, data):
     os.replace(temporary, path)
 
 
+def append_file(folder, kind, data, most_bytes):
+    """Append data to this process's file of a kind, in a single write.
+
+    Raises:
+        OSError: no room for all of it.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | SAFE_FLAGS
+    flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO of that name must not hold the training
+    name = os.path.join(folder, kind + "." + str(os.getpid()) + ".jsonl")
+    descriptor = os.open(name, flags, 0o600)
+    try:
+        if os.fstat(descriptor).st_size < most_bytes and os.write(descriptor, data) < len(data):
+            raise OSError("no room for the whole line")
+    finally:
+        os.close(descriptor)
+
+
+def claim(name):
+    """Whether this is the first process that asks for a name; also where that cannot be told."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
+    try:
+        os.close(os.open(os.path.join(slot_dir, name), flags, 0o600))
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def map_file(descriptor, size, **access):
+    """A mapping that keeps no descriptor of its own where Python can do without; never closed."""
+    import mmap
+
+    if sys.version_info >= (3, 13):
+        access["trackfd"] = False
+    _mappings.append(mmap.mmap(descriptor, size, **access))
+    return memoryview(_mappings[-1]).cast("Q")
+
+
 def also_unlink(path):
     """A socket that goes with the slot."""
     _last_words.socket = path
@@ -312,8 +351,6 @@ def _room():
 def _make():
     if not _room():
         return None
-    import mmap
-
     pid = os.getpid()
     path = os.path.join(slot_dir, str(pid) + L.SLOT_SUFFIX)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
@@ -327,17 +364,12 @@ def _make():
         # Real zeros, not a sparse file: a sparse page on a full disk is a SIGBUS later.
         if os.write(descriptor, bytes(L.SLOT_BYTES)) != L.SLOT_BYTES:
             raise OSError("no room for a slot")
-        if sys.version_info >= (3, 13):
-            mapping = mmap.mmap(descriptor, L.SLOT_BYTES, trackfd=False)
-        else:
-            mapping = mmap.mmap(descriptor, L.SLOT_BYTES)
+        view = map_file(descriptor, L.SLOT_BYTES)
     except Exception:
         os.unlink(path)
         raise
     finally:
         os.close(descriptor)
-    _mappings.append(mapping)
-    view = memoryview(mapping).cast("Q")
     _last_words.path, _last_words.dump = path, path[: -len(L.SLOT_SUFFIX)] + L.DUMP_SUFFIX
     role, rank, local_rank, world = roles.own_role(_forked, worker_id)
     view[L.W_PID] = pid

@@ -6,7 +6,8 @@ accumulation would be another training.
 
 import weakref
 
-from watchdog_train.client import first_rows, notes, settings
+from watchdog_train.client import notes, settings
+from watchdog_train.client.loader_settings import first_rows
 
 # Arguments of Trainers that have been changed: a second Trainer with the same ones is left alone.
 _changed: list = []
@@ -24,7 +25,7 @@ def apply(original, trainer, args, kwargs):
             for identifier, change in _ARGUMENTS.items():
                 settings.attempted(identifier, change, given)
         if bound.arguments.get("train_dataset") is not None:
-            settings.attempted("subset", first_rows.take, bound.arguments, "train_dataset")
+            settings.attempted("subset", first_rows, bound.arguments, "train_dataset")
         return bound.args[1:], bound.kwargs
     except Exception as error:
         notes.note("the arguments of a Trainer were left as they are: " + type(error).__name__)

@@ -1,11 +1,42 @@
-"""Settings of a process that trains: threads, device, memory, timeouts of its process group.
+"""Settings of a process that trains: start, threads, device, memory, timeouts, its batches.
 
 It must cost a step next to nothing, and nothing at all where the plan does not ask for it.
 """
 
+import copy
 import gc
+import sys
+import time
 
-from watchdog_train.client import notes, phases, settings
+from watchdog_train.client import layout as L  # noqa: N812
+from watchdog_train.client import milestones, notes, phases, settings, slot
+
+_LEAST = 8  # what is left of a sequence, and what its length is a multiple of
+# The greatest length; the size of the newest batch, and of that of the newest step.
+_seen = {"length": 0, "batch": 0, "step": 0}
+
+
+def stagger(entry):
+    """stagger-start: ranks of one machine begin one after the other, at their first import.
+
+    Folders are made, caches filled and extensions built by then. Programs that a rank starts have
+    its number, too, and do not wait again.
+    """
+    local_rank, ranks = slot.words[L.W_LOCAL_RANK] - 1, slot.words[L.W_LOCAL_WORLD]
+    if local_rank < 0 or ranks == 1:
+        return False, "no launcher has started another rank on this machine"
+    if not slot.claim("staggered-%d-%d" % (slot.attempt, local_rank)):
+        return True, "already waited in another process of this rank"
+    each_s = int(entry.get("n", 10))
+    # The ranks before the last one wait for it in their first collective.
+    silent_s = each_s * max(local_rank, ranks - 1)
+    slot.words[L.W_EXPECT_UNTIL_NS] = slot.now_ns() + int(silent_s * 1e9)
+    if local_rank == 0:
+        return True, "local rank 0 begins"
+    place = milestones.begin("wait for the start of local rank %d" % local_rank)
+    time.sleep(each_s * local_rank)
+    milestones.end(place)
+    return True, "began %d s after local rank 0" % (each_s * local_rank)
 
 
 def apply(torch):
@@ -112,3 +143,95 @@ def longer_timeout(function, args, kwargs):
     except Exception as error:
         settings.report("raise-ddp-timeout", False, type(error).__name__ + ": " + str(error)[:200])
         return args, kwargs
+
+
+def apply_to_batches(torch):
+    """Prepare what changes a batch, in the process that trains: so it holds in every framework.
+
+    A batch that is not understood must stay as it is.
+    """
+    wanted = settings.wanted()
+    loading = sys.modules["torch.utils.data.dataloader"]
+    if "shorter-sequences" in wanted or "eval-batch" in wanted:
+        _patch_batches(torch, loading._BaseDataLoaderIter)
+    if "eval-batch" in wanted:
+        _patch_evaluations(torch, loading.DataLoader)
+        phases.after_steps(lambda *_: _seen.update(step=_seen["batch"]))
+    if not settings.UNUSED.keys().isdisjoint(wanted):
+        after_first_step(lambda _device: settings.report_unused())
+
+
+def _patch_batches(torch, iterator):
+    original = iterator.__next__
+    times = int((settings.parameters("shorter-sequences") or {"times": 0}).get("times", 1))
+
+    def __next__(self):
+        batch = original(self)
+        try:
+            if torch.is_grad_enabled():
+                _seen["batch"] = getattr(self._index_sampler, "batch_size", None) or 0
+            if times and hasattr(batch, "items") and "input_ids" in batch:
+                batch = _shorter(batch, times)
+        except Exception as error:
+            notes.note("a batch was left as it is: " + type(error).__name__)
+        return batch
+
+    iterator.__next__ = phases.unseen_by_dynamo(phases.like(__next__, original))
+
+
+def _shorter(batch, times):
+    """The batch with its sequences cut, or the batch itself."""
+    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in batch.items()}
+    length = shapes["input_ids"][-1]
+    _seen["length"] = greatest = max(_seen["length"], length)
+    most = max(_LEAST, (greatest >> times) // _LEAST * _LEAST)
+    names = [name for name in batch if shapes[name] == shapes["input_ids"]]
+    others = [name for name in batch if name not in names and length in shapes[name][1:]]
+    others += [name for name in batch if name.startswith("cu_seq")]
+    ends = (slice(0, most), slice(length - most, length))
+    parts = [end for end in ends if all(_is_enough(name, batch[name], end) for name in names)]
+    why = "sequences of %d -> %d" % (greatest, most)
+    if length <= most:
+        if greatest <= most:
+            settings.report("shorter-sequences", False, "sequences of %d stay" % greatest)
+    elif others or not parts:
+        why = others[0] + " has that length, too" if others else "nothing to learn from is left"
+        settings.report("shorter-sequences", False, "a batch stays: " + why)
+    else:
+        batch = copy.copy(batch)
+        for name in names:
+            batch[name] = batch[name][..., parts[0]].contiguous()
+        settings.report("shorter-sequences", True, why)
+    return batch
+
+
+def _is_enough(name, value, part):
+    """Whether no row would be all padding (a loss over nothing is NaN), and a label is left."""
+    if name == "labels":
+        return bool((value[..., part] != -100).any())
+    if name.endswith("_mask") and name != "special_tokens_mask":
+        return bool((value[..., part].any(-1) | ~value.any(-1)).all())
+    return True
+
+
+def _patch_evaluations(torch, loader):
+    """What is iterated while gradients are off is an evaluation, and nothing else surely is.
+
+    Lightning has counted the batches by then: it would leave out the rest.
+    """
+    sampler, original = sys.modules["torch.utils.data"].BatchSampler, loader.__iter__
+
+    def __iter__(self):
+        try:
+            counted = "lightning.pytorch" in sys.modules or "pytorch_lightning" in sys.modules
+            batches, most = self.batch_sampler, _seen["step"]
+            if not torch.is_grad_enabled() and not counted and type(batches) is sampler:
+                before = batches.batch_size
+                if 0 < most < before:
+                    batches.batch_size = most
+                    settings.report("eval-batch", True, "evaluation %d -> %d" % (before, most))
+        except Exception as error:
+            notes.note("an evaluation was left as it is: " + type(error).__name__)
+        return original(self)
+
+    loader.__iter__ = phases.unseen_by_dynamo(phases.like(__iter__, original))

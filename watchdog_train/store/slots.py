@@ -142,7 +142,7 @@ def _reading(words: tuple[int, ...]) -> SlotReading:
         world_size=words[layout.W_WORLD_SIZE] or None,
         local_world=words[layout.W_LOCAL_WORLD] or None,
         progress=tuple(words[word] for word in layout.PROGRESS_WORDS),
-        step=_step(words),
+        step=layout.step_of(words),
         own_began=_own_began(words),
         load_begun=bool(words[layout.W_LOAD_BEGUN] & 1),
         asks_for_path=bool(words[layout.W_LOAD_BEGUN] & 2),
@@ -173,21 +173,6 @@ _LESS_ONE = _words_of("rank", "local_rank", "worker", "resumed_step", "first_ste
 """Words in which zero means "not said"."""
 _ROLES: tuple[Any, ...] = layout.ROLES
 _PHASES: tuple[Any, ...] = layout.PHASES
-
-
-def _step(words: tuple[int, ...]) -> int | None:
-    if words[layout.W_FRAMEWORK_STEP]:
-        return words[layout.W_FRAMEWORK_STEP] - 1
-    # A Trainer that resumes at step 50 has made one optimizer step before it says 51.
-    if words[layout.W_TRAIN_ORDINAL]:
-        return None
-    if not words[layout.W_OPTIMIZER_STEPS]:
-        return None
-    done = words[layout.W_OPTIMIZER_STEPS] // (words[layout.W_BAR_EACH] or 1)
-    if words[layout.W_BAR_OFFSET]:
-        return done + words[layout.W_BAR_OFFSET] - 1
-    # A plain loop's count begins again in every process; the checkpoint it goes on from is before.
-    return done + (0 if words[layout.W_BEGAN_ANEW] else max(0, words[layout.W_RESUMED_STEP] - 1))
 
 
 def _own_began(words: tuple[int, ...]) -> int | None:

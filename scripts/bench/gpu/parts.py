@@ -389,7 +389,7 @@ def server(answer: Answer, limit_s: float) -> None:
     """Counters of torch's worker server and Flight Recorder while the last rank is elsewhere."""
     import torch
 
-    from watchdog_train.client.server import is_tried_with
+    from watchdog_train.client.hooks.distributed import is_tried_with
 
     # One rank alone has no server: nothing waits for it.
     backends = [each for each in _backends() if each == "gloo" or torch.cuda.device_count() > 1]

@@ -16,17 +16,12 @@ from watchdog_train.client import layout as L  # noqa: N812
 def arm(module):
     """Hook into an accelerate.accelerator that has just been imported."""
     accelerator = module.Accelerator
-    problems = []
-    for part in (_places, _saving, _loading):
-        try:
-            part(accelerator)
-        except Exception as error:
-            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
-    settings.prepare("cpu", "cpu_only", "of_accelerate", accelerator)
-    loading = sys.modules["accelerate.data_loader"]
-    settings.prepare("skip-bad-batches", "bad_batches", "of_accelerate", loading)
-    if problems:
-        raise RuntimeError("; ".join(problems))
+    try:
+        notes.arm_parts((_places, _saves, _loading), accelerator)
+    finally:
+        settings.prepare("cpu", "cpu_only", "of_accelerate", accelerator)
+        loading = sys.modules["accelerate.data_loader"]
+        settings.prepare("skip-bad-batches", "bad_batches", "of_accelerate", loading)
 
 
 def _places(accelerator):
@@ -35,31 +30,17 @@ def _places(accelerator):
     milestones.around_method(accelerator, "init_trackers", "Accelerator.init_trackers")
 
 
-def _saving(accelerator):
-    original = accelerator.save_state
-
-    def save_state(self, *args, **kwargs):
-        token = saves.begin_directory()
-        try:
-            where = original(self, *args, **kwargs)
-        finally:
-            saves.end_directory(token)
-        _record(self, where)
-        return where
-
-    accelerator.save_state = phases.like(save_state, original)
+def _saves(accelerator):
+    accelerator.save_state = saves.of_directory(accelerator.save_state, _record)
 
 
-def _record(accelerator, where):
-    try:
-        # The other ranks write into the same directory, and one of them may be through before
-        # the first has begun with the weights.
-        if accelerator.is_main_process and isinstance(where, (str, os.PathLike)):
-            path = os.path.abspath(os.fspath(where))
-            saves.record_directory(path, "accelerate", None, None, os.path.dirname(path))
-            notes.output_dir(os.path.dirname(path))
-    except Exception as error:
-        notes.note("a checkpoint was not recorded: " + type(error).__name__)
+def _record(where, accelerator, *_args, **_kwargs):
+    # The other ranks write into the same directory, and one of them may be through before
+    # the first has begun with the weights.
+    if accelerator.is_main_process and isinstance(where, (str, os.PathLike)):
+        path = os.path.abspath(os.fspath(where))
+        saves.record_directory(path, "accelerate", None, None, os.path.dirname(path))
+        notes.output_dir(os.path.dirname(path))
 
 
 def _loading(accelerator):
@@ -114,7 +95,7 @@ class WatchdogLoop:
         self.total_steps = total_steps
         self._step = _Step()
         accelerator.register_for_checkpointing(self._step)
-        _guarded(self._begins)
+        phases.guarded(self._begins)
 
     @property
     def step(self):
@@ -159,7 +140,7 @@ class WatchdogLoop:
         if saving or slot.words[L.W_STOP_ANSWERED] != answered:
             self._save_as_asked()
         if stopping or (self.total_steps is not None and step >= self.total_steps):
-            _guarded(milestones.training_finished)
+            phases.guarded(milestones.training_finished)
         return stopping
 
     def save(self):
@@ -185,11 +166,3 @@ class WatchdogLoop:
     def _begins(self):
         control.listens()
         notes.output_dir(self.directory)
-
-
-def _guarded(act):
-    try:
-        if slot.supervised:
-            act()
-    except Exception as error:
-        notes.note("the loop of accelerate is not watched: " + type(error).__name__)

@@ -16,7 +16,7 @@ def arm(keras):
     """Hook into a Keras that has just been imported."""
     lists = keras.callbacks.CallbackList
     for name, act in (
-        ("on_train_begin", first.training_begins),
+        ("on_train_begin", _training_begins),
         ("on_train_batch_end", _step_done),
         ("on_test_begin", _evaluation_begins),
         ("on_test_batch_end", _batch_done),
@@ -25,21 +25,14 @@ def arm(keras):
         ("on_predict_batch_end", _batch_done),
         ("on_predict_end", _evaluation_ends),
     ):
-        setattr(lists, name, _told(getattr(lists, name), act))
+        setattr(lists, name, phases.before(act, getattr(lists, name)))
 
 
-def _told(original, act):
-    def wrapper(*args, **kwargs):
-        try:
-            act()
-        except Exception:
-            pass
-        return original(*args, **kwargs)
-
-    return phases.like(wrapper, original)
+def _training_begins(*_args, **_kwargs):
+    first.training_begins()
 
 
-def _step_done():
+def _step_done(*_args, **_kwargs):
     words = slot.words
     words[L.W_OPTIMIZER_STEPS] += 1
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
@@ -50,26 +43,19 @@ def _step_done():
     heartbeat.step_done()
 
 
-def _batch_done():
+def _batch_done(*_args, **_kwargs):
     slot.words[L.W_BATCHES] += 1
 
 
-def _evaluation_begins():
+def _evaluation_begins(*_args, **_kwargs):
     _evaluations.append(phases.enter(L.PHASE_EVAL))
 
 
-def _evaluation_ends():
+def _evaluation_ends(*_args, **_kwargs):
     phases.leave(_evaluations.pop())
 
 
 def tensorflow(_):
     """Batches of tf.data in a loop by hand; Keras tells of `fit`."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
-    original = iterator.__next__
-
-    def __next__(self):
-        batch = original(self)
-        slot.words[L.W_BATCHES] += 1
-        return batch
-
-    iterator.__next__ = phases.like(__next__, original)
+    iterator.__next__ = phases.after(iterator.__next__, _batch_done)

@@ -25,18 +25,13 @@ from watchdog_train.client.hooks import lightning_checkpoints, lightning_steps
 def arm(module):
     """Hook into a lightning.pytorch or pytorch_lightning that has just been imported."""
     name = module.__name__
-    problems = []
-    for part in (_trainer, _loops, _metrics, _files):
-        try:
-            part(name)
-        except Exception as error:
-            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
-    settings.prepare("cpu", "cpu_only", "of_lightning", sys.modules[name].Trainer)
-    strategy = sys.modules[name + ".strategies"].Strategy
-    settings.prepare("skip-bad-batches", "bad_batches", "of_lightning", strategy)
-    lightning_steps.armed.add(name)
-    if problems:
-        raise RuntimeError("; ".join(problems))
+    try:
+        notes.arm_parts((_trainer, _loops, _metrics, _files), name)
+    finally:
+        settings.prepare("cpu", "cpu_only", "of_lightning", sys.modules[name].Trainer)
+        strategy = sys.modules[name + ".strategies"].Strategy
+        settings.prepare("skip-bad-batches", "bad_batches", "of_lightning", strategy)
+        lightning_steps.armed.add(name)
 
 
 pytorch_lightning = arm
@@ -46,13 +41,13 @@ def _trainer(name):
     trainer = sys.modules[name].Trainer
     trainer.__init__ = _init(trainer.__init__)
     trainer.fit = _fit(trainer.fit, name)
-    trainer.save_checkpoint = _save_checkpoint(trainer.save_checkpoint)
+    trainer.save_checkpoint = saves.of_directory(trainer.save_checkpoint)
 
 
 def _loops(name):
     loops = sys.modules[name + ".loops"]
     milestones.around_method(sys.modules[name].Trainer, "_run_sanity_check", "sanity check")
-    loops._FitLoop.on_run_start = _run_start(loops._FitLoop.on_run_start)
+    loops._FitLoop.on_run_start = phases.after(loops._FitLoop.on_run_start, _run_starts)
     for loop in (loops._EvaluationLoop, loops._PredictionLoop):
         loop.run = phases.around(L.PHASE_EVAL, loop.run)
 
@@ -63,13 +58,13 @@ def _metrics(name):
     connector = module._LoggerConnector
     connector.on_batch_end = _batch_end(connector.on_batch_end, training)
     convert = "convert_tensors_to_scalars"
-    setattr(module, convert, _logged(getattr(module, convert)))
+    setattr(module, convert, phases.after(getattr(module, convert), lightning_steps.logged))
 
 
 def _files(name):
     fabric = "lightning_fabric" if name == "pytorch_lightning" else "lightning.fabric"
     plugin = sys.modules[fabric + ".plugins.io.torch_io"].TorchCheckpointIO
-    plugin.save_checkpoint = _written(plugin.save_checkpoint)
+    plugin.save_checkpoint = phases.after(plugin.save_checkpoint, lightning_checkpoints.written)
 
 
 def _init(original):
@@ -130,16 +125,6 @@ def _another_one():
         phases.set_phase(L.PHASE_STARTUP)
 
 
-def _run_start(original):
-    def on_run_start(self, *args, **kwargs):
-        result = original(self, *args, **kwargs)
-        lightning_steps.guarded(lightning_steps.begins, self.trainer)
-        settings.attempted("no-eval", trainer_settings.no_validation, self.trainer)
-        return result
-
-    return phases.like(on_run_start, original)
-
-
 def _batch_end(original, training):
     def on_batch_end(self, *args, **kwargs):
         try:
@@ -154,30 +139,6 @@ def _batch_end(original, training):
     return phases.like(on_batch_end, original)
 
 
-def _logged(original):
-    def convert_tensors_to_scalars(*args, **kwargs):
-        result = original(*args, **kwargs)
-        lightning_steps.guarded(lightning_steps.logged, result)
-        return result
-
-    return phases.like(convert_tensors_to_scalars, original)
-
-
-def _save_checkpoint(original):
-    def save_checkpoint(self, *args, **kwargs):
-        token = saves.begin_directory()
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            saves.end_directory(token)
-
-    return phases.like(save_checkpoint, original)
-
-
-def _written(original):
-    def save_checkpoint(self, *args, **kwargs):
-        result = original(self, *args, **kwargs)
-        lightning_steps.guarded(lightning_checkpoints.written, args, kwargs)
-        return result
-
-    return phases.like(save_checkpoint, original)
+def _run_starts(_result, loop, *_args, **_kwargs):
+    phases.guarded(lightning_steps.begins, loop.trainer)
+    settings.attempted("no-eval", trainer_settings.no_validation, loop.trainer)

@@ -52,7 +52,7 @@ def directory(trainer):
     return os.path.join(os.fspath(trainer.default_root_dir), "checkpoints")
 
 
-def written(args, kwargs):
+def written(_result, _plugin, *args, **kwargs):
     """A checkpoint plugin has written a file; in a thread of its own where it is asynchronous."""
     checkpoint = kwargs["checkpoint"] if "checkpoint" in kwargs else args[0]
     path = os.fspath(kwargs["path"] if "path" in kwargs else args[1])

@@ -44,15 +44,6 @@ _fit = None  # type: _Fit | None
 _preparing: list = []
 
 
-def guarded(act, *arguments):
-    """Call it in a supervised run; what it throws becomes a note."""
-    try:
-        if slot.supervised:
-            act(*arguments)
-    except Exception as error:
-        notes.note("the hook of Lightning failed: " + type(error).__name__ + ": " + str(error))
-
-
 def counted(trainer):
     """fit() has been called: one training more in this process."""
     words = slot.words
@@ -142,7 +133,7 @@ def finished():
         pass
 
 
-def logged(metrics):
+def logged(metrics, *_args, **_kwargs):
     """Metrics have been made numbers for a logger or the progress bar."""
     loss = _loss_of(metrics)
     if loss is not None:
@@ -225,7 +216,7 @@ def make_callback(base):
 
     def tell(act, *arguments):
         if not any(base.__module__.startswith(name + ".") for name in armed):
-            guarded(act, *arguments)
+            phases.guarded(act, *arguments)
 
     class WatchdogCallback(base):  # type: ignore[misc, valid-type]
         """Reports progress to wtrain and acts on its requests; does nothing outside its runs."""

@@ -42,14 +42,8 @@ def _record(path):
             "boot": _boot(),
             "host": _host(),
         }
-        name = os.path.join(slot.attempt_dir, "locks." + str(os.getpid()) + ".jsonl")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | slot.SAFE_FLAGS
-        descriptor = os.open(name, flags, 0o600)
-        try:
-            if os.fstat(descriptor).st_size < _MOST_BYTES:
-                os.write(descriptor, json.dumps(line).encode("ascii") + b"\n")
-        finally:
-            os.close(descriptor)
+        data = json.dumps(line).encode("ascii") + b"\n"
+        slot.append_file(slot.attempt_dir, "locks", data, _MOST_BYTES)
     except Exception as error:
         notes.note("a lock was not recorded: " + type(error).__name__)
 

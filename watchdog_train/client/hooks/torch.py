@@ -11,6 +11,7 @@ from watchdog_train.client import (
     first,
     heartbeat,
     milestones,
+    notes,
     phases,
     saves,
     settings,
@@ -42,17 +43,12 @@ def arm(torch):
     slot.hear_of_the_end()
     exceptions.arm()
     witness.allow_ptrace()
-    problems = []
-    for part in (_steps, _backward, _batches, _workers, _saves):
-        try:
-            part(torch)
-        except Exception as error:
-            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
-    settings.apply(torch)
-    if "torch._dynamo" in sys.modules:
-        phases.skip_wrappers()
-    if problems:
-        raise RuntimeError("; ".join(problems))
+    try:
+        notes.arm_parts((_steps, _backward, _batches, _workers, _saves), torch)
+    finally:
+        settings.apply(torch)
+        if "torch._dynamo" in sys.modules:
+            phases.skip_wrappers()
 
 
 def _steps(torch):
@@ -135,13 +131,8 @@ def _batches(torch):
         return batch
 
     iterator.__next__ = phases.unseen_by_dynamo(phases.like(__next__, original))
-    make = iterator.__init__
-
-    def __init__(self, *args, **kwargs):
-        make(self, *args, **kwargs)
-        tqdm.loader_begins(self)
-
-    iterator.__init__ = phases.unseen_by_dynamo(phases.like(__init__, make))
+    made = phases.after(iterator.__init__, tqdm.loader_begins)
+    iterator.__init__ = phases.unseen_by_dynamo(made)
 
 
 def _workers(torch):

@@ -41,31 +41,12 @@ _over = False
 def arm(_):
     """Hook into a tqdm that has just been imported."""
     bar = sys.modules["tqdm.std"].tqdm
-    original = bar.refresh
-
-    def refresh(self, *args, **kwargs):
-        try:
-            _tick(self)
-        except Exception:
-            pass
-        return original(self, *args, **kwargs)
-
-    bar.refresh = phases.like(refresh, original)
-    close = bar.close
-
-    def closing(self, *args, **kwargs):
-        # Its last count is drawn without a refresh.
-        try:
-            _tick(self)
-        except Exception:
-            pass
-        return close(self, *args, **kwargs)
-
-    bar.close = phases.like(closing, close)
+    bar.refresh = phases.before(_tick, bar.refresh)
+    bar.close = phases.before(_tick, bar.close)  # its last count is drawn without a refresh
 
 
-def _tick(bar):
-    if not slot.supervised or bar.disable:
+def _tick(bar, *_args, **_kwargs):
+    if bar.disable:
         return
     monitor = getattr(type(bar), "monitor", None)
     if monitor is not None and getattr(monitor, "ident", None) == _thread.get_ident():
@@ -83,18 +64,13 @@ def _tick(bar):
             moved(bar)
 
 
-def loader_begins(iterator):
+def loader_begins(_result, iterator, *_args, **_kwargs):
     """A DataLoader goes through its data once: its length is an epoch's."""
-    try:
-        if not slot.supervised:
-            return
-        global _loaders_begun
-        _loaders_begun += 1
-        sampler = iterator._index_sampler
-        living = [ref for ref in _samplers if ref() is not None and ref() is not sampler]
-        _samplers[:] = [*living[-_MOST:], _weakref.ref(sampler)]
-    except Exception:
-        pass
+    global _loaders_begun
+    _loaders_begun += 1
+    sampler = iterator._index_sampler
+    living = [ref for ref in _samplers if ref() is not None and ref() is not sampler]
+    _samplers[:] = [*living[-_MOST:], _weakref.ref(sampler)]
 
 
 def moved(bar):

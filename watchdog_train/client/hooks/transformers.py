@@ -69,23 +69,12 @@ def _init(original, callback):
 
 
 def _save_checkpoint(original):
-    def wrapper(self, *args, **kwargs):
-        token = saves.begin_directory()
-        try:
-            result = original(self, *args, **kwargs)
-        finally:
-            saves.end_directory(token)
-        _record(self, original, args, kwargs)
-        return result
+    names = inspect.signature(original)
 
-    return phases.like(wrapper, original)
-
-
-def _record(trainer, original, args, kwargs):
-    try:
+    def record(_result, trainer, *args, **kwargs):
         if not trainer.args.should_save:
             return
-        bound = inspect.signature(original).bind(trainer, *args, **kwargs)
+        bound = names.bind(trainer, *args, **kwargs)
         step = int(trainer.state.global_step)
         base = trainer._get_output_dir(trial=bound.arguments.get("trial"))
         saves.record_directory(
@@ -95,8 +84,8 @@ def _record(trainer, original, args, kwargs):
             slot.words[L.W_TRAIN_ORDINAL] or None,
             os.path.abspath(trainer.args.output_dir),
         )
-    except Exception as error:
-        notes.note("a checkpoint was not recorded: " + type(error).__name__)
+
+    return saves.of_directory(original, record)
 
 
 def _train(original):
@@ -178,26 +167,18 @@ def make_callback(base):
             return (base, ())
 
         def on_train_begin(self, args, state, control, **kwargs):
-            _guarded(_train_begins, args, state)
+            phases.guarded(_train_begins, args, state)
 
         def on_step_end(self, args, state, control, **kwargs):
-            _guarded(_step_ends, state, control)
+            phases.guarded(_step_ends, state, control)
 
         def on_log(self, args, state, control, logs=None, **kwargs):
-            _guarded(_logged, args, state, logs)
+            phases.guarded(_logged, args, state, logs)
 
         def on_train_end(self, args, state, control, **kwargs):
-            _guarded(milestones.training_finished)
+            phases.guarded(milestones.training_finished)
 
     return WatchdogCallback
-
-
-def _guarded(act, *arguments):
-    try:
-        if slot.supervised:
-            act(*arguments)
-    except Exception as error:
-        notes.note("the Trainer callback failed: " + type(error).__name__)
 
 
 def _train_begins(args, state):
