@@ -15,7 +15,7 @@ from pathlib import Path
 
 from checkpoint_makers import Maker
 
-from watchdog_train.checkpoints.files import sizes_of
+from watchdog_train.checkpoints.disk import sizes_of
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core.model import SaveRecord
 

@@ -21,7 +21,7 @@ from tests.checkpoint_samples import (
     write_files,
     write_hf,
 )
-from watchdog_train.checkpoints.files import list_present
+from watchdog_train.checkpoints.disk import list_present
 from watchdog_train.checkpoints.find import directories_in_arguments, find_candidates
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core.model import SaveRecord, Survey

@@ -26,7 +26,7 @@ from tests.checkpoint_samples import (
     write_files,
 )
 from watchdog_train.checkpoints import dcp
-from watchdog_train.checkpoints.files import DamagedError
+from watchdog_train.checkpoints.disk import DamagedError
 from watchdog_train.core import pickle_data
 
 REAL_SAVES = """

@@ -5,25 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from watchdog_train.checkpoints import sharded
-from watchdog_train.checkpoints.files import (
-    DamagedError,
-    Listing,
-    UnreadableError,
-    list_directory,
-    sizes_of,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Verdict,
-    a_directory,
-    of_parts,
-    refuse_missing_ranks,
-    refuse_unfinished,
-    stale_words,
-)
+from watchdog_train.checkpoints import disk, formats, sharded
 from watchdog_train.checkpoints.names import number_in_name
 
 _WITNESS = "random_states_0.pkl"
@@ -41,7 +23,7 @@ _TORCH_FILES = re.compile(
 _AUTOMATIC = re.compile(r"^checkpoint_\d{1,9}$")
 
 
-def _find(listing: Listing) -> tuple[Candidate, ...]:
+def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
     """The directory itself, where what is in it or beside it is of save_state."""
     if not _is_state(listing):
         return ()
@@ -49,10 +31,10 @@ def _find(listing: Listing) -> tuple[Candidate, ...]:
     step, epoch = number_in_name(name)
     if _AUTOMATIC.match(name):
         step = None  # automatic naming counts saves, not steps
-    return a_directory(listing, "accelerate", sizes_of(listing.path), (step, epoch))
+    return formats.a_directory(listing, "accelerate", disk.sizes_of(listing.path), (step, epoch))
 
 
-def _is_state(listing: Listing) -> bool:
+def _is_state(listing: disk.Listing) -> bool:
     """A save that has just begun holds weights only: its name and its siblings tell then."""
     names = listing.names
     if any(map(_RANDOM.match, names)):
@@ -70,41 +52,41 @@ def _is_state(listing: Listing) -> bool:
 
 def _has_sibling(parent: str) -> bool:
     try:
-        entries = list_directory(parent, 1000).entries
-    except UnreadableError:
+        entries = disk.list_directory(parent, 1000).entries
+    except disk.UnreadableError:
         return False
     others = [one.name for one in entries if one.kind == "directory" and not one.link]
     return any(os.path.exists(os.path.join(parent, name, _WITNESS)) for name in others[-20:])
 
 
-def _check(candidate: Candidate, limits: Limits) -> Verdict:
+def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
     """Weights, optimizer and every rank's random state are there and right in themselves."""
     path, files = candidate.path, candidate.files
-    refuse_unfinished(files)
+    formats.refuse_unfinished(files)
     ranks = {int(match[1]) for name in files if (match := _RANDOM.match(name))}
     if not ranks:
-        raise DamagedError(f"{_WITNESS} is missing, which is written last")
-    refuse_missing_ranks(ranks, limits.world_size or 1, "random_states_{}.pkl")
+        raise disk.DamagedError(f"{_WITNESS} is missing, which is written last")
+    formats.refuse_missing_ranks(ranks, limits.world_size or 1, "random_states_{}.pkl")
     doubt = None
     if not sharded.is_inside(files):
         if not any(map(_WEIGHTS.match, files)):
-            raise DamagedError("the weights are missing")
+            raise disk.DamagedError("the weights are missing")
         if not any(map(_OPTIMIZER.match, files)):
             doubt = "it holds no optimizer: whether the training has one is not known"
     # A save over an older directory leaves the random states of the older one until its end.
-    stale = stale_words(
+    stale = formats.stale_words(
         _WITNESS,
         files.get(_WITNESS),
         files,
         lambda name: _WEIGHTS.match(name) or _OPTIMIZER.match(name),
     )
     parts = sharded.parts(path, files, _TORCH_FILES, limits)
-    return of_parts(
+    return formats.of_parts(
         parts, limits.level, "weights, optimizer and random states agree", (doubt, stale)
     )
 
 
-FORMAT = Format(
+FORMAT = formats.Format(
     name="accelerate",
     resume_hint="accelerator.load_state({checkpoint}), for example with "
     '--resume-arg "--resume_from_checkpoint {checkpoint}"',

@@ -10,24 +10,7 @@ import re
 import zipfile
 from typing import Any
 
-from watchdog_train.checkpoints.files import (
-    DamagedError,
-    Listing,
-    Sizes,
-    UnreadableError,
-    is_plain_name,
-    open_regular,
-    read_capped,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Verdict,
-    a_directory,
-    of_parts,
-    stale_words,
-)
+from watchdog_train.checkpoints import disk, formats
 from watchdog_train.checkpoints.torch_zip import (
     BAD_ZIP,
     END_MAGIC,
@@ -64,7 +47,7 @@ def belongs(name: str) -> bool:
     )
 
 
-def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
+def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
     """The verdict on a directory, by itself or as a part of something larger.
 
     Raises:
@@ -72,18 +55,19 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
     """
     if WITNESS not in files:
         if any(map(_PER_RANK_METADATA.match, files)):
-            return Verdict(whole=None, why="each rank has written its own metadata: not checked")
-        raise DamagedError(f"{WITNESS} is missing, which is written last")
+            why = "each rank has written its own metadata: not checked"
+            return formats.Verdict(whole=None, why=why)
+        raise disk.DamagedError(f"{WITNESS} is missing, which is written last")
     stored = read_stored(os.path.join(path, WITNESS))
     shards = _check_sizes(stored, files)
     _check_ends(path, stored)
     deep = limits.level == "full" and _check_pieces(path, stored, limits)
     # A save over an older directory leaves the old metadata until its end.
-    doubts = [stale_words(WITNESS, files[WITNESS], files, _SHARD.match)]
+    doubts = [formats.stale_words(WITNESS, files[WITNESS], files, _SHARD.match)]
     if _UNFINISHED in files:
         doubts.append(f"{_UNFINISHED} is there: a later save over this directory has not finished")
     why = f"metadata and {shards} files agree on {len(stored)} pieces"
-    return of_parts((), "full" if deep else "quick", why, doubts)
+    return formats.of_parts((), "full" if deep else "quick", why, doubts)
 
 
 def read_stored(path: str) -> tuple[Stored, ...]:
@@ -94,15 +78,15 @@ def read_stored(path: str) -> tuple[Stored, ...]:
         UnreadableError: missing, or too large.
     """
     try:
-        value = pickle_data.read(read_capped(path, _METADATA_CAP_BYTES))
+        value = pickle_data.read(disk.read_capped(path, _METADATA_CAP_BYTES))
     except pickle_data.DamagedPickleError as error:
-        raise DamagedError(f"{WITNESS}: {error}") from error
+        raise disk.DamagedError(f"{WITNESS}: {error}") from error
     except pickle_data.UnreadablePickleError as error:
-        raise UnreadableError(f"{WITNESS}: {error}") from error
+        raise disk.UnreadableError(f"{WITNESS}: {error}") from error
     state = value.state if isinstance(value, pickle_data.Made) else None
     pieces = state.get("storage_data") if state is not None else None
     if not isinstance(pieces, dict):
-        raise UnreadableError(f"{WITNESS} tells nothing of where its pieces lie")
+        raise disk.UnreadableError(f"{WITNESS} tells nothing of where its pieces lie")
     return tuple(_stored(piece) for piece in pieces.values())
 
 
@@ -110,22 +94,22 @@ def _stored(piece: Any) -> Stored:
     state = piece.state if isinstance(piece, pickle_data.Made) else {}
     file, offset, length = (state.get(name) for name in ("relative_path", "offset", "length"))
     if not isinstance(file, str) or type(offset) is not int or type(length) is not int:
-        raise UnreadableError(f"{WITNESS} describes its pieces in an unknown way")
-    if not is_plain_name(file) or offset < 0 or length < 0:
-        raise DamagedError(f"{WITNESS} names a file outside of its directory")
+        raise disk.UnreadableError(f"{WITNESS} describes its pieces in an unknown way")
+    if not disk.is_plain_name(file) or offset < 0 or length < 0:
+        raise disk.DamagedError(f"{WITNESS} names a file outside of its directory")
     return Stored(file=file, offset=offset, length=length)
 
 
-def _check_sizes(stored: tuple[Stored, ...], files: Sizes) -> int:
+def _check_sizes(stored: tuple[Stored, ...], files: disk.Sizes) -> int:
     ends: dict[str, int] = {}
     for piece in stored:
         ends[piece.file] = max(ends.get(piece.file, 0), piece.offset + piece.length)
     for name, end_bytes in sorted(ends.items()):
         if name not in files:
-            raise DamagedError(f"{name} is missing, which {WITNESS} names")
+            raise disk.DamagedError(f"{name} is missing, which {WITNESS} names")
         size_bytes = files[name][0]
         if size_bytes != end_bytes:
-            raise DamagedError(
+            raise disk.DamagedError(
                 f"{name} has {size_bytes} bytes where {WITNESS} tells of {end_bytes}"
             )
     return len(ends)
@@ -142,7 +126,7 @@ def _check_ends(path: str, stored: tuple[Stored, ...]) -> None:
     for name, pieces in sorted(files.items()):
         pieces.sort(key=lambda piece: piece.offset)
         first, last = pieces[0], pieces[-1]
-        with open_regular(os.path.join(path, name)) as file:
+        with disk.open_regular(os.path.join(path, name)) as file:
             file.seek(first.offset)
             if file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
                 continue
@@ -150,21 +134,21 @@ def _check_ends(path: str, stored: tuple[Stored, ...]) -> None:
             begins = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
             file.seek(max(last.offset, last.offset + last.length - END_RECORD_BYTES))
             if not begins or file.read(len(END_MAGIC)) != END_MAGIC:
-                raise DamagedError(f"{name} does not end as its other pieces do: never written")
+                raise disk.DamagedError(f"{name} does not end like its other pieces: never written")
 
 
-def _check_pieces(path: str, stored: tuple[Stored, ...], limits: Limits) -> bool:
+def _check_pieces(path: str, stored: tuple[Stored, ...], limits: formats.Limits) -> bool:
     """Checksums of the pieces that are files of torch.save; False when the time was up."""
     of_zips: set[str] = set()
     for piece in sorted(stored, key=lambda item: (item.file, item.offset)):
         if limits.time_left() <= 0:
             return False
-        with open_regular(os.path.join(path, piece.file)) as file:
+        with disk.open_regular(os.path.join(path, piece.file)) as file:
             file.seek(piece.offset)
             magic = file.read(len(ZIP_MAGIC))
             if magic != ZIP_MAGIC:
                 if piece.file in of_zips and magic == bytes(len(ZIP_MAGIC)):
-                    raise DamagedError(f"{piece.file} holds zeros at byte {piece.offset}")
+                    raise disk.DamagedError(f"{piece.file} holds zeros at byte {piece.offset}")
                 continue
             of_zips.add(piece.file)
             window = Window(file, piece.offset, piece.offset + piece.length)
@@ -172,17 +156,17 @@ def _check_pieces(path: str, stored: tuple[Stored, ...], limits: Limits) -> bool
                 with zipfile.ZipFile(window) as archive:
                     if not read_through(archive, limits):
                         return False
-            except (*BAD_ZIP, DamagedError) as error:
+            except (*BAD_ZIP, disk.DamagedError) as error:
                 where = f"{piece.file} at byte {piece.offset}"
-                raise DamagedError(f"{where}: {error}") from error
+                raise disk.DamagedError(f"{where}: {error}") from error
     return True
 
 
-def _find(listing: Listing) -> tuple[Candidate, ...]:
-    return a_directory(listing, "dcp", listing.sizes(belongs))
+def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
+    return formats.a_directory(listing, "dcp", listing.sizes(belongs))
 
 
-FORMAT = Format(
+FORMAT = formats.Format(
     name="dcp",
     resume_hint="torchtitan resumes by itself; else dcp.load(checkpoint_id={checkpoint}), "
     'for example with --resume-arg "--resume {checkpoint}"',

@@ -9,25 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from watchdog_train.checkpoints import torch_zip
-from watchdog_train.checkpoints.files import (
-    DamagedError,
-    Listing,
-    Sizes,
-    UnreadableError,
-    is_plain_name,
-    read_capped,
-    sizes_of,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Verdict,
-    a_directory,
-    of_parts,
-    stale_words,
-)
+from watchdog_train.checkpoints import disk, formats, torch_zip
 from watchdog_train.checkpoints.names import number_in_name
 
 POINTER = "latest"
@@ -47,7 +29,7 @@ def belongs(name: str) -> bool:
     return _SHARD.match(name) is not None or _MODEL.match(name) is not None
 
 
-def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
+def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
     """Every rank's shard is there and a good zip, and the pointer does not lag behind.
 
     Of one tag, by itself or as a part of something larger.
@@ -61,24 +43,24 @@ def check_directory(path: str, files: Sizes, limits: Limits) -> Verdict:
     step = number_in_name(tag)[0]
     if older is not None and step is not None and older < step:
         # Rank 0 has not come to the end of this save while the pointer names an older one.
-        raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
+        raise disk.DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
     count = _check_shards(files, limits.world_size)
     doubts = []
     if pointed == tag:
         # A save over an older one of the same tag leaves the pointer as it was until rank 0's end.
         # The files of the other ranks may come after it.
-        pointer = sizes_of(os.path.join(above, POINTER)).get(POINTER)
-        doubts.append(stale_words(POINTER, pointer, files, _OF_RANK_0.match))
+        pointer = disk.sizes_of(os.path.join(above, POINTER)).get(POINTER)
+        doubts.append(formats.stale_words(POINTER, pointer, files, _OF_RANK_0.match))
     elif not count:
         # Without ZeRO the model states hold the optimizer; with it the shards come after them.
         doubts.append(f"no optimizer shards, and {POINTER} does not say that the save has ended")
     parts = torch_zip.parts(path, files, limits)
     shards = f"all {count} optimizer shards and " if count else ""
     why = f"{shards}the model {'are' if count else 'is'} there"
-    return of_parts(parts, limits.level, why, doubts)
+    return formats.of_parts(parts, limits.level, why, doubts)
 
 
-def _check_shards(files: Sizes, world_size: int | None) -> int:
+def _check_shards(files: disk.Sizes, world_size: int | None) -> int:
     """How many optimizer shards there are; each model-parallel part has the same ranks."""
     ranks: dict[tuple[str, int], set[int]] = {}
     sizes: dict[str, int] = {}  # of the optimizer's
@@ -90,7 +72,7 @@ def _check_shards(files: Sizes, world_size: int | None) -> int:
                 sizes[name] = size
     kinds = {kind for kind, _ in ranks}
     if "model" not in kinds and not any(map(_MODEL.match, files)):
-        raise DamagedError("the model states are missing")
+        raise disk.DamagedError("the model states are missing")
     expected = max((max(found) + 1 for found in ranks.values()), default=0)
     parts = max((model for _, model in ranks), default=-1) + 1
     if world_size is not None and parts and world_size % parts == 0:
@@ -99,7 +81,7 @@ def _check_shards(files: Sizes, world_size: int | None) -> int:
         for model in range(parts):
             lacking = sorted(set(range(expected)) - ranks.get((kind, model), set()))
             if lacking:
-                raise DamagedError(
+                raise disk.DamagedError(
                     f"the {kind} states of rank {lacking[0]} (model part {model}) are missing: "
                     f"{expected} ranks save"
                 )
@@ -107,7 +89,7 @@ def _check_shards(files: Sizes, world_size: int | None) -> int:
         small = min(sizes, key=sizes.__getitem__)
         largest = max(sizes.values())
         if sizes[small] * _ALIKE < largest:
-            raise DamagedError(
+            raise disk.DamagedError(
                 f"{small} has {sizes[small]} bytes where others have {largest}: cut short"
             )
     return len(sizes)
@@ -116,18 +98,18 @@ def _check_shards(files: Sizes, world_size: int | None) -> int:
 def pointed_at(directory: str) -> str | None:
     """The tag that `latest` names, None where it says nothing."""
     try:
-        text = read_capped(os.path.join(directory, POINTER), _POINTER_CAP_BYTES).decode("utf-8")
-    except (UnreadableError, UnicodeDecodeError):
+        data = disk.read_capped(os.path.join(directory, POINTER), _POINTER_CAP_BYTES)
+        tag = data.decode("utf-8").strip()
+    except (disk.UnreadableError, UnicodeDecodeError):
         return None
-    tag = text.strip()
-    return tag if is_plain_name(tag) else None
+    return tag if disk.is_plain_name(tag) else None
 
 
-def _find(listing: Listing) -> tuple[Candidate, ...]:
-    return a_directory(listing, "deepspeed", listing.sizes(belongs))
+def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
+    return formats.a_directory(listing, "deepspeed", listing.sizes(belongs))
 
 
-FORMAT = Format(
+FORMAT = formats.Format(
     name="deepspeed",
     resume_hint="engine.load_checkpoint(the directory above {checkpoint}, tag=its name); "
     "under a Hugging Face Trainer by itself",

@@ -11,16 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
-from watchdog_train.checkpoints import torch_zip
-from watchdog_train.checkpoints.files import (
-    DIRECTORY_CAP,
-    SKIP,
-    Listing,
-    UnreadableError,
-    list_directory,
-    list_one,
-)
-from watchdog_train.checkpoints.formats import Candidate
+from watchdog_train.checkpoints import disk, formats, torch_zip
 from watchdog_train.checkpoints.registry import FORMATS
 from watchdog_train.core.model import SaveRecord, Value
 
@@ -40,7 +31,7 @@ _ARGUMENTS = re.compile(
 class Found(Value):
     """The candidates below some directories."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[formats.Candidate, ...]
     directories: tuple[str, ...]
     """Those that exist and were looked at."""
     problem: str | None
@@ -86,7 +77,7 @@ def places(
 
 def find_candidates(
     directories: Iterable[str],
-    limit: int = DIRECTORY_CAP,
+    limit: int = disk.DIRECTORY_CAP,
     *,
     most_depth: int = DEPTH,
     noted: Iterable[SaveRecord] = (),
@@ -100,7 +91,7 @@ def find_candidates(
     """
     looked = tuple(directory for directory in directories if _may_be_directory(directory))
     pending = deque((directory, 0, False) for directory in looked)
-    candidates: dict[str, Candidate] = {}
+    candidates: dict[str, formats.Candidate] = {}
     seen: set[tuple[int, int]] = set()
     left, problem, broken, cut = limit, None, False, False
     while pending:
@@ -110,8 +101,8 @@ def find_candidates(
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            listing = list_directory(directory, min(left, _LINKED_CAP) if linked else left)
-        except (UnreadableError, OSError) as error:
+            listing = disk.list_directory(directory, min(left, _LINKED_CAP) if linked else left)
+        except (disk.UnreadableError, OSError) as error:
             problem = problem or f"{directory} cannot be read: {error}"
             broken = broken or _is_trouble(error)
             continue
@@ -130,8 +121,8 @@ def find_candidates(
         (path,) = _inside((save.path,))
         if path.startswith(known) or not path.startswith(places):
             continue
-        with suppress(UnreadableError):
-            listing = list_one(save.path)
+        with suppress(disk.UnreadableError):
+            listing = disk.list_one(save.path)
             own = _candidates_of(listing, linked=False)[0] if cut else []
             if not own and torch_zip.may_be_one(save):
                 own = [torch_zip.as_candidate(listing, entry) for entry in listing.entries]
@@ -158,13 +149,13 @@ def _may_be_directory(path: str) -> bool:
 
 
 def _is_trouble(error: Exception) -> bool:
-    cause = error.__cause__ if isinstance(error, UnreadableError) else error
+    cause = error.__cause__ if isinstance(error, disk.UnreadableError) else error
     return isinstance(cause, OSError) and cause.errno not in _ANSWERS
 
 
-def _candidates_of(listing: Listing, linked: bool) -> tuple[list[Candidate], bool]:
+def _candidates_of(listing: disk.Listing, linked: bool) -> tuple[list[formats.Candidate], bool]:
     """The checkpoints of one directory, and whether it is itself one."""
-    found: list[Candidate] = []
+    found: list[formats.Candidate] = []
     for item in FORMATS:
         if linked and not item.owns_directory:
             continue
@@ -175,9 +166,9 @@ def _candidates_of(listing: Listing, linked: bool) -> tuple[list[Candidate], boo
     return found, False
 
 
-def _below(listing: Listing, depth: int) -> Iterable[tuple[str, int, bool]]:
+def _below(listing: disk.Listing, depth: int) -> Iterable[tuple[str, int, bool]]:
     """The directories to look at next; real ones first, so that a link to one is the duplicate."""
     directories = [entry for entry in listing.entries if entry.kind == "directory"]
     for entry in sorted(directories, key=lambda entry: entry.link):
-        if not entry.name.startswith(".") and entry.name not in SKIP:
+        if not entry.name.startswith(".") and entry.name not in disk.SKIP:
             yield os.path.join(listing.path, entry.name), depth + 1, entry.link

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from watchdog_train.checkpoints.files import (
+from watchdog_train.checkpoints.disk import (
     DamagedError,
     Entry,
     Listing,
@@ -139,11 +139,7 @@ def of_parts(
 ) -> Verdict:
     """The verdict on a checkpoint of several parts, looked into as deep as the least of them.
 
-    Args:
-        parts: each with its name.
-        level: at best.
-        why: what is said where all are whole.
-        doubts: what else speaks against it; None: nothing.
+    `why` is said where all are whole.
 
     Raises:
         DamagedError: one of them is not whole; the text names it.
@@ -193,11 +189,7 @@ def stale_words(
 ) -> str | None:
     """Why a file that is written last may be of an older save: one that it closes is newer.
 
-    Args:
-        witness: its name.
-        times: its size and mtime in nanoseconds, None where it is missing.
-        files: of the checkpoint.
-        closes: whether one of this name is written before it.
+    `times` are its size and mtime in nanoseconds, None where it is missing.
     """
     closed = {name: mtime_ns for name, (_, mtime_ns) in files.items() if closes(name)}
     if times is None or not closed:

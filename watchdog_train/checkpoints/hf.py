@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import os
-import pickletools
 import re
-import struct
 from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 
-from watchdog_train.checkpoints import deepspeed, sharded, torch_zip
-from watchdog_train.checkpoints.files import (
-    JSON_CAP_BYTES,
-    DamagedError,
-    UnreadableError,
-    parse_json,
-    read_capped,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Part,
-    Verdict,
-    by_step,
-    numbered_directory,
-    of_parts,
-    refuse_missing_ranks,
-    refuse_unfinished,
-    stale_words,
-)
-from watchdog_train.core.pickle_data import silent
+from watchdog_train.checkpoints import deepspeed, disk, formats, sharded, torch_zip
+from watchdog_train.checkpoints.pickle_head import words_of
 
 WITNESS = "trainer_state.json"
 """Written last, by rank 0."""
@@ -64,7 +43,7 @@ _DATA = re.compile(
 _ARGUMENTS_CAP_BYTES = 4 * 1024 * 1024
 
 
-def _check(candidate: Candidate, limits: Limits) -> Verdict:
+def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
     """Every rule of a complete save, cheapest first; a stale witness is looked at in depth."""
     path, files = candidate.path, candidate.files
     _check_names(path, files)
@@ -72,40 +51,40 @@ def _check(candidate: Candidate, limits: Limits) -> Verdict:
     ranks = {int(match[1]) for name in files if (match := _RANK.match(name))}
     if ranks:
         # A single process writes rng_state.pth, so numbered files come from at least two ranks.
-        refuse_missing_ranks(ranks, max(limits.world_size or 1, 2), "rng_state_{}.pth")
+        formats.refuse_missing_ranks(ranks, max(limits.world_size or 1, 2), "rng_state_{}.pth")
     doubt = _check_resume_set(path, files)
     # A save that began over a complete older one leaves the old witness, and looks complete.
-    stale = stale_words(WITNESS, files[WITNESS], files, _DATA.match)
+    stale = formats.stale_words(WITNESS, files[WITNESS], files, _DATA.match)
     if stale:
         limits = msgspec.structs.replace(limits, level="full")
     optimizer = "" if "optimizer.pt" in files else " (model only: the optimizer starts afresh)"
     why = f"trainer state, weights and resume set agree{optimizer}"
-    settings: list[Part] = [
+    settings: list[formats.Part] = [
         (name, partial(_read, path, name)) for name in _READ_ON_RESUME if name in files
     ]
     parts = (*sharded.parts(path, files, _BY_TORCH_SAVE, limits), *settings)
-    return of_parts(parts, limits.level, why, (stale, doubt))
+    return formats.of_parts(parts, limits.level, why, (stale, doubt))
 
 
 def _check_names(path: str, files: Iterable[str]) -> None:
     if os.path.basename(path).startswith("tmp-"):
-        raise DamagedError("by its name a save that has not finished")
+        raise disk.DamagedError("by its name a save that has not finished")
     if _MARKER in files:
-        raise DamagedError(f"{_MARKER} is there: the save has not finished")
-    refuse_unfinished(files)
+        raise disk.DamagedError(f"{_MARKER} is there: the save has not finished")
+    formats.refuse_unfinished(files)
 
 
 def _check_witness(path: str, step: int | None) -> None:
     where = os.path.join(path, WITNESS)
     if not os.path.lexists(where):
-        raise DamagedError(f"{WITNESS} is missing, which is written last")
+        raise disk.DamagedError(f"{WITNESS} is missing, which is written last")
     try:
-        state = parse_json(read_capped(where, JSON_CAP_BYTES))
-    except DamagedError as error:
-        raise DamagedError(f"{WITNESS}: {error}") from error
+        state = disk.read_json(where)
+    except disk.DamagedError as error:
+        raise disk.DamagedError(f"{WITNESS}: {error}") from error
     found = state.get("global_step") if isinstance(state, dict) else None
     if type(found) is not int or found != step:
-        raise DamagedError(f"{WITNESS} says step {str(found)[:40]}, the directory {step}")
+        raise disk.DamagedError(f"{WITNESS} says step {str(found)[:40]}, the directory {step}")
 
 
 def _check_resume_set(path: str, files: Iterable[str]) -> str | None:
@@ -118,10 +97,10 @@ def _check_resume_set(path: str, files: Iterable[str]) -> str | None:
     if in_shards:
         wanted = [] if tags else ["scheduler.pt"]
     elif not any(map(_WEIGHTS.match, names)):
-        raise DamagedError("the weights are missing")
+        raise disk.DamagedError("the weights are missing")
     if tags and deepspeed.pointed_at(path) not in tags:
         # Without the pointer DeepSpeed loads nothing.
-        raise DamagedError(f"{deepspeed.POINTER} does not name {max(tags)}")
+        raise disk.DamagedError(f"{deepspeed.POINTER} does not name {max(tags)}")
     lacking = [name for name in wanted if name not in names]
     if not any(name.startswith("rng_state") for name in names):
         lacking.append("rng_state.pth")
@@ -131,7 +110,7 @@ def _check_resume_set(path: str, files: Iterable[str]) -> str | None:
         return None
     model_only = _saves_only_model(path) if len(lacking) == 3 else False
     if model_only is False:
-        raise DamagedError(f"{lacking[0]} is missing")
+        raise disk.DamagedError(f"{lacking[0]} is missing")
     if model_only is None:
         return "it holds only a model, and training_args.bin does not tell whether that is all"
     return None
@@ -143,37 +122,32 @@ def _check_adapters(names: set[str]) -> None:
         folder, _, file = name.rpartition("/")
         settings = f"{folder}/adapter_config.json" if folder else "adapter_config.json"
         if _ADAPTER.match(file) and settings not in names:
-            raise DamagedError(f"{settings} is missing beside {name}")
+            raise disk.DamagedError(f"{settings} is missing beside {name}")
 
 
-@silent()
 def _saves_only_model(path: str) -> bool | None:
     """save_only_model by the opcodes of the pickle in training_args.bin, which is never run."""
     try:
         with closing(torch_zip.OpenZip(os.path.join(path, "training_args.bin"))) as archive:
-            pickle_bytes = archive.read_member("/data.pkl", _ARGUMENTS_CAP_BYTES)
-        armed = False
-        for opcode, argument, _ in pickletools.genops(pickle_bytes):
-            if opcode.name in ("NEWTRUE", "NEWFALSE") and armed:
-                return opcode.name == "NEWTRUE"
-            if "PUT" not in opcode.name and opcode.name != "MEMOIZE":
-                armed = argument == "save_only_model"
-    except (DamagedError, UnreadableError, OSError, ValueError, LookupError, struct.error):
+            words = words_of(archive.read_member("/data.pkl", _ARGUMENTS_CAP_BYTES))
+    except (disk.DamagedError, disk.UnreadableError, OSError, ValueError):
         return None
-    return None
+    pairs = pairwise(words)
+    found = (said for word, said in pairs if word == "save_only_model" and isinstance(said, bool))
+    return next(found, None)
 
 
-def _read(path: str, name: str) -> Verdict:
-    parse_json(read_capped(os.path.join(path, name), JSON_CAP_BYTES))
-    return Verdict(whole=True, why="it parses")
+def _read(path: str, name: str) -> formats.Verdict:
+    disk.read_json(os.path.join(path, name))
+    return formats.Verdict(whole=True, why="it parses")
 
 
-FORMAT = Format(
+FORMAT = formats.Format(
     name="hf",
     resume_hint="by itself (the hook in Trainer.train), "
     "or trainer.train(resume_from_checkpoint={checkpoint})",
     owns_directory=True,
-    find=lambda listing: numbered_directory(listing, "hf", _DIRECTORY, _FAMILIAR),
+    find=lambda listing: formats.numbered_directory(listing, "hf", _DIRECTORY, _FAMILIAR),
     check=_check,
-    key=by_step,  # as get_last_checkpoint, which looks at nothing else
+    key=formats.by_step,  # as get_last_checkpoint, which looks at nothing else
 )

@@ -17,8 +17,8 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import Following, UnreadableError
-from watchdog_train.checkpoints.files import open_regular as open_checkpoint
+from watchdog_train.checkpoints.disk import Following, UnreadableError
+from watchdog_train.checkpoints.disk import open_regular as open_checkpoint
 from watchdog_train.checkpoints.pickle_head import counters, is_behind, step_of
 from watchdog_train.core.model import KeepAnswer, KeptCopy, SaveRecord, Value
 from watchdog_train.trusted_files import make_folder, open_regular, remove, rename

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from watchdog_train.checkpoints.files import DamagedError, UnreadableError, open_regular
+from watchdog_train.checkpoints.disk import DamagedError, UnreadableError, open_regular
 from watchdog_train.checkpoints.formats import Format, Numbers
 from watchdog_train.checkpoints.pickle_head import Head, known_by_head
 from watchdog_train.checkpoints.torch_zip import OpenZip, check_file

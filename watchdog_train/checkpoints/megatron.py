@@ -11,26 +11,7 @@ import re
 
 import msgspec
 
-from watchdog_train.checkpoints import dcp, torch_zip
-from watchdog_train.checkpoints.files import (
-    JSON_CAP_BYTES,
-    DamagedError,
-    Sizes,
-    UnreadableError,
-    parse_json,
-    read_capped,
-    sizes_of,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Verdict,
-    by_step,
-    numbered_directory,
-    of_parts,
-    stale_words,
-)
+from watchdog_train.checkpoints import dcp, disk, formats, torch_zip
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _DIRECTORY = re.compile(r"^iter_(\d{7,12})$")
@@ -40,7 +21,7 @@ _MAIN = "model_optim_rng.pt"
 _TRACKER_CAP_BYTES = 4096
 
 
-def _check(candidate: Candidate, limits: Limits) -> Verdict:
+def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
     """Its own files first, then what the tracker says about the save having ended."""
     path, files = candidate.path, candidate.files
     of_ranks = any(name.startswith("__") or name in (dcp.WITNESS, "common.pt") for name in files)
@@ -48,23 +29,23 @@ def _check(candidate: Candidate, limits: Limits) -> Verdict:
     return _with_tracker(verdict, candidate)
 
 
-def _check_distributed(path: str, files: Sizes, limits: Limits) -> Verdict:
+def _check_distributed(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
     if "metadata.json" not in files:
-        raise DamagedError("metadata.json is missing, which is written last")
-    described = parse_json(read_capped(os.path.join(path, "metadata.json"), JSON_CAP_BYTES))
+        raise disk.DamagedError("metadata.json is missing, which is written last")
+    described = disk.read_json(os.path.join(path, "metadata.json"))
     if not isinstance(described, dict) or "sharded_backend" not in described:
-        raise DamagedError("metadata.json does not describe a distributed checkpoint")
+        raise disk.DamagedError("metadata.json does not describe a distributed checkpoint")
     if "common.pt" not in files:
-        raise DamagedError("common.pt is missing")
-    of_parts(torch_zip.parts(path, ("common.pt",), limits), limits.level, "")
+        raise disk.DamagedError("common.pt is missing")
+    formats.of_parts(torch_zip.parts(path, ("common.pt",), limits), limits.level, "")
     if described["sharded_backend"] != "torch_dist":
         why = f"its shards are of the {str(described['sharded_backend'])[:40]} kind: not checked"
-        return Verdict(whole=None, why=why)
+        return formats.Verdict(whole=None, why=why)
     shards = {name: times for name, times in files.items() if dcp.belongs(name)}
     return dcp.check_directory(path, shards, limits)
 
 
-def _check_parts(path: str, files: Sizes, limits: Limits) -> Verdict:
+def _check_parts(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
     """Every tensor and pipeline part has the same files, each a good file of torch.save."""
     parts: dict[tuple[int, int], set[str]] = {}
     for name in files:
@@ -73,7 +54,7 @@ def _check_parts(path: str, files: Sizes, limits: Limits) -> Verdict:
             key = (int(match["tensor"]), int(match["pipeline"] or 0))
             parts.setdefault(key, set()).add(match["name"])
     if not parts:
-        raise DamagedError("no part of the model is in it")
+        raise disk.DamagedError("no part of the model is in it")
     tensor = max(key[0] for key in parts) + 1
     pipeline = max(key[1] for key in parts) + 1
     wanted = set().union(*parts.values()) | {_MAIN}
@@ -81,17 +62,17 @@ def _check_parts(path: str, files: Sizes, limits: Limits) -> Verdict:
         lacking = sorted(wanted - parts.get(key, set()))
         if lacking:
             where = f"tensor part {key[0]}, pipeline part {key[1]}"
-            raise DamagedError(f"{lacking[0]} of {where} is missing")
+            raise disk.DamagedError(f"{lacking[0]} of {where} is missing")
     checks = torch_zip.parts(path, filter(_PART.match, files), limits)
-    return of_parts(checks, limits.level, f"all {len(parts)} model parts are there")
+    return formats.of_parts(checks, limits.level, f"all {len(parts)} model parts are there")
 
 
-def _with_tracker(verdict: Verdict, candidate: Candidate) -> Verdict:
+def _with_tracker(verdict: formats.Verdict, candidate: formats.Candidate) -> formats.Verdict:
     """The tracker names the newest iteration whose save has ended."""
     step, tracker = candidate.step or 0, os.path.join(os.path.dirname(candidate.path), TRACKER)
     try:
-        text = read_capped(tracker, _TRACKER_CAP_BYTES).strip()
-    except UnreadableError:
+        text = disk.read_capped(tracker, _TRACKER_CAP_BYTES).strip()
+    except disk.UnreadableError:
         return verdict
     if text == b"release":
         return verdict
@@ -100,19 +81,19 @@ def _with_tracker(verdict: Verdict, candidate: Candidate) -> Verdict:
         return msgspec.structs.replace(verdict, why=why)
     if int(text) < step:
         why = f"{TRACKER} still names iteration {int(text)}: this save had not finished"
-        raise DamagedError(why)
-    stale = stale_words(TRACKER, sizes_of(tracker).get(TRACKER), candidate.files)
+        raise disk.DamagedError(why)
+    stale = formats.stale_words(TRACKER, disk.sizes_of(tracker).get(TRACKER), candidate.files)
     if stale and int(text) == step:
         return msgspec.structs.replace(verdict, whole=None, why=stale)
     return verdict
 
 
-FORMAT = Format(
+FORMAT = formats.Format(
     name="megatron",
     resume_hint="--load with the directory above {checkpoint} (add --ckpt-step for an older one)",
     owns_directory=True,
-    find=lambda listing: numbered_directory(listing, "megatron", _DIRECTORY, _FAMILIAR),
+    find=lambda listing: formats.numbered_directory(listing, "megatron", _DIRECTORY, _FAMILIAR),
     check=_check,
     # The tracker is believed only where it says that a save has ended.
-    key=by_step,
+    key=formats.by_step,
 )

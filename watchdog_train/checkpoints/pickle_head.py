@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickletools
 import re
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
 
-from watchdog_train.checkpoints.files import (
+from watchdog_train.checkpoints.disk import (
     DamagedError,
     Listing,
     UnreadableError,
@@ -29,6 +30,7 @@ _EXAMINED_CAP = 200
 _PICKLE_BYTES = 4 * 1024 * 1024
 _OF_TRAINING = re.compile(r"(?i)optimizer|(^|[._-])(optim|opt$|opt_|sched|scaler|train|rng)")
 """Keys of what weights alone do not have."""
+_BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 
@@ -74,7 +76,7 @@ def read_head(path: str) -> Head | None:
     if fields[0] != b"PK\x03\x04" or fields[3] != 0 or not name.endswith(b"/data.pkl"):
         return None
     offset = name_end + fields[10]
-    return Head(words=_words(data[offset:]), offset=offset)
+    return Head(words=words_of(data[offset:], _HEAD_OPCODES + 1), offset=offset)
 
 
 def known_by_head(
@@ -83,13 +85,9 @@ def known_by_head(
     suffixes: tuple[str, ...],
     numbers_of: Callable[[str, Head], Numbers | None],
 ) -> tuple[Candidate, ...]:
-    """Files that a format knows by what they begin with.
+    """The newest files of a directory that a format knows by what they begin with.
 
-    Args:
-        listing: of the directory; the newest files of it are opened.
-        name: of the format.
-        suffixes: of its files.
-        numbers_of: step and order of a file; None: it is none of the format's.
+    `numbers_of` gives step and epoch of a file, None where it is none of the format's.
     """
     entries = [
         entry
@@ -107,16 +105,19 @@ def known_by_head(
 
 
 @silent()
-def _words(data: bytes) -> tuple[Any, ...]:
+def words_of(data: bytes, most: int | None = None) -> tuple[Any, ...]:
+    """Arguments of the opcodes of a pickle in their order, as far as it can be read.
+
+    True and False for their opcodes, None for others without an argument. That it ends in the
+    middle, or is damaged, is no error.
+    """
     words = []
     try:
-        for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if count > _HEAD_OPCODES:
-                break
+        for opcode, argument, _ in itertools.islice(pickletools.genops(data), most):
             if "PUT" not in opcode.name and opcode.name != "MEMOIZE":
-                words.append(argument)
+                words.append(_BOOLEANS.get(opcode.name, argument))
     except (ValueError, LookupError, struct.error, OverflowError):
-        pass  # the head ends in the middle of it, or it is damaged: what was read counts
+        pass
     return tuple(words)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from watchdog_train.checkpoints.files import Following, Sizes
+from watchdog_train.checkpoints.disk import Following, Sizes
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
 from watchdog_train.checkpoints.pickle_head import is_behind, step_of

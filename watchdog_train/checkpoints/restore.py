@@ -11,7 +11,7 @@ import itertools
 import os
 from contextlib import suppress
 
-from watchdog_train.checkpoints.files import UnreadableError
+from watchdog_train.checkpoints.disk import UnreadableError
 from watchdog_train.checkpoints.keep import NotKeptError, copy_file
 from watchdog_train.core.model import RestoreAnswer, Value
 from watchdog_train.whole_files import answer_question

@@ -8,26 +8,7 @@ import re
 import struct
 from typing import Any
 
-from watchdog_train.checkpoints.files import (
-    JSON_CAP_BYTES,
-    DamagedError,
-    Listing,
-    UnreadableError,
-    is_plain_name,
-    open_regular,
-    parse_json,
-    read_capped,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Verdict,
-    a_directory,
-    a_file,
-    of_parts,
-    stale_words,
-)
+from watchdog_train.checkpoints import disk, formats
 from watchdog_train.checkpoints.names import number_in_name
 
 NAME = "safetensors"
@@ -50,30 +31,30 @@ def read_tensor_names(path: str) -> frozenset[str]:
         DamagedError: cut short, or the header contradicts itself.
         UnreadableError: missing, or the header is larger than what is read of it.
     """
-    with open_regular(path) as file:
+    with disk.open_regular(path) as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise DamagedError(f"cut short: {size_bytes} bytes are less than its length field")
+            raise disk.DamagedError(f"cut short: {size_bytes} bytes are less than its length field")
         (header_bytes,) = struct.unpack("<Q", prefix)
         if header_bytes < 2 or 8 + header_bytes > size_bytes:
-            raise DamagedError(
+            raise disk.DamagedError(
                 f"cut short: its header claims {header_bytes} bytes, the file has {size_bytes}"
             )
         if header_bytes > _HEADER_CAP_BYTES:
-            raise UnreadableError(f"its header of {header_bytes} bytes is more than is read of it")
-        header = parse_json(file.read(header_bytes))
+            raise disk.UnreadableError(f"its header of {header_bytes} bytes is too large to read")
+        header = disk.parse_json(file.read(header_bytes))
     if not isinstance(header, dict):
-        raise DamagedError("its header is not a table of tensors")
+        raise disk.DamagedError("its header is not a table of tensors")
     spans = sorted(_span(name, entry) for name, entry in header.items() if name != "__metadata__")
     position = 0
     for begin, end, name in spans:
         if begin != position:
-            raise DamagedError(f"a gap or an overlap before tensor {name[:80]!r}")
+            raise disk.DamagedError(f"a gap or an overlap before tensor {name[:80]!r}")
         position = end
     if 8 + header_bytes + position != size_bytes:
-        raise DamagedError(
+        raise disk.DamagedError(
             f"its header describes {8 + header_bytes + position} bytes, the file has {size_bytes}"
         )
     return frozenset(name for _, _, name in spans)
@@ -85,21 +66,21 @@ def _span(name: str, entry: Any) -> tuple[int, int, str]:
         shape, bits = entry["shape"], _DTYPE_BITS.get(entry["dtype"])
         numbers = (begin, end, *shape)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"its header is wrong at tensor {name[:80]!r}") from error
+        raise disk.DamagedError(f"its header is wrong at tensor {name[:80]!r}") from error
     if (
         not all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         or len(shape) > 64
     ):
-        raise DamagedError(f"its header is wrong at tensor {name[:80]!r}")
+        raise disk.DamagedError(f"its header is wrong at tensor {name[:80]!r}")
     if end < begin or (bits is not None and math.prod(shape) * bits != (end - begin) * 8):
-        raise DamagedError(f"size and shape of tensor {name[:80]!r} disagree")
+        raise disk.DamagedError(f"size and shape of tensor {name[:80]!r} disagree")
     return begin, end, name
 
 
-def check_file(path: str) -> Verdict:
+def check_file(path: str) -> formats.Verdict:
     """The verdict on one safetensors file, whatever it is a part of."""
     why = f"header and size agree on {len(read_tensor_names(path))} tensors"
-    return Verdict(whole=True, why=f"{why} (the format has no checksum)")
+    return formats.Verdict(whole=True, why=f"{why} (the format has no checksum)")
 
 
 def read_index(path: str) -> dict[str, str]:
@@ -109,17 +90,17 @@ def read_index(path: str) -> dict[str, str]:
         DamagedError: it does not parse, is no index, or names files outside of its directory.
         UnreadableError: missing or too large.
     """
-    index = parse_json(read_capped(path, JSON_CAP_BYTES))
+    index = disk.read_json(path)
     weights = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(weights, dict) or not weights:
-        raise DamagedError("it has no weight map")
+        raise disk.DamagedError("it has no weight map")
     for shard in weights.values():
-        if not is_plain_name(shard):
-            raise DamagedError("it names a shard outside of its directory")
+        if not disk.is_plain_name(shard):
+            raise disk.DamagedError("it names a shard outside of its directory")
     return weights
 
 
-def check_index(path: str) -> Verdict:
+def check_index(path: str) -> formats.Verdict:
     """Every shard that the index names is there; of safetensors it holds its tensors."""
     shards: dict[str, set[str]] = {}
     for tensor, shard in read_index(path).items():
@@ -127,44 +108,45 @@ def check_index(path: str) -> Verdict:
     for shard, tensors in sorted(shards.items()):
         where = os.path.join(os.path.dirname(path), shard)
         if not os.path.exists(where):
-            raise DamagedError(f"shard {shard} is missing")
+            raise disk.DamagedError(f"shard {shard} is missing")
         if not shard.endswith(SUFFIX):
             continue  # checked as a file of its own
         try:
             lacking = sorted(tensors - read_tensor_names(where))
-        except (DamagedError, UnreadableError) as error:
+        except (disk.DamagedError, disk.UnreadableError) as error:
             raise type(error)(f"shard {shard}: {error}") from error
         if lacking:
-            raise DamagedError(f"shard {shard}: tensor {lacking[0][:80]!r} is not in it")
-    return Verdict(whole=True, why=f"all {len(shards)} shards are there and agree with the index")
+            raise disk.DamagedError(f"shard {shard}: tensor {lacking[0][:80]!r} is not in it")
+    why = f"all {len(shards)} shards are there and agree with the index"
+    return formats.Verdict(whole=True, why=why)
 
 
-def _find(listing: Listing) -> tuple[Candidate, ...]:
+def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
     """Single files, and the directory itself where it has shards or their index."""
     shards = listing.sizes(lambda name: name.endswith(INDEX_SUFFIX) or _SHARD_NAME.search(name))
-    found = list(a_directory(listing, NAME, shards))
+    found = list(formats.a_directory(listing, NAME, shards))
     for entry in listing.entries:
         name = entry.name.removesuffix(".tmp")
         if entry.kind == "file" and name.endswith(SUFFIX) and not _SHARD_NAME.search(name):
             numbers = number_in_name(name.removesuffix(SUFFIX))
-            found.append(a_file(listing, entry, NAME, numbers))
+            found.append(formats.a_file(listing, entry, NAME, numbers))
     return tuple(found)
 
 
-def _check(candidate: Candidate, _limits: Limits) -> Verdict:
+def _check(candidate: formats.Candidate, _limits: formats.Limits) -> formats.Verdict:
     """Header and size agree; with an index also every shard. Level full adds nothing."""
     files = candidate.files
     index = next((name for name in files if name.endswith(INDEX_SUFFIX)), None)
     if index is not None:
         verdict = check_index(os.path.join(candidate.path, index))
-        stale = stale_words(index, files[index], files, lambda name: name != index)
-        return of_parts((), "quick", verdict.why, (stale,))
+        stale = formats.stale_words(index, files[index], files, lambda name: name != index)
+        return formats.of_parts((), "quick", verdict.why, (stale,))
     if os.path.isdir(candidate.path):
-        raise DamagedError("shards without an index, which is written last")
+        raise disk.DamagedError("shards without an index, which is written last")
     return check_file(candidate.path)
 
 
-FORMAT = Format(
+FORMAT = formats.Format(
     name=NAME,
     resume_hint='--resume-arg "--resume {checkpoint}" with the option of your script '
     "(the format holds weights only: the optimizer starts afresh)",

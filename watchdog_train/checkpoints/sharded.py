@@ -10,9 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from watchdog_train.checkpoints import dcp, deepspeed, safetensors, torch_zip
-from watchdog_train.checkpoints.files import Sizes
-from watchdog_train.checkpoints.formats import Limits, Part
+from watchdog_train.checkpoints import dcp, deepspeed, disk, formats, safetensors, torch_zip
 
 _DIRECTORY = re.compile(r"^(pytorch_model(_fsdp)?_\d+|pytorch_model|optimizer_\d+|global_step\d+)/")
 
@@ -23,10 +21,10 @@ def is_inside(names: Iterable[str]) -> bool:
 
 
 def parts(
-    path: str, files: Sizes, by_torch_save: re.Pattern[str], limits: Limits
-) -> Iterator[Part]:
+    path: str, files: disk.Sizes, by_torch_save: re.Pattern[str], limits: formats.Limits
+) -> Iterator[formats.Part]:
     """A check for each of its files, and for each directory of sharded state."""
-    inside: dict[str, Sizes] = {}
+    inside: dict[str, disk.Sizes] = {}
     for name in sorted(files):
         where = os.path.join(path, name)
         if name.endswith(".index.json"):

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.files import (
+from watchdog_train.checkpoints.disk import (
     JSON_CAP_BYTES,
     Present,
     named_directories,

@@ -11,21 +11,7 @@ from functools import partial
 from heapq import nlargest
 from typing import BinaryIO
 
-from watchdog_train.checkpoints.files import (
-    DamagedError,
-    Entry,
-    Listing,
-    UnreadableError,
-    open_regular,
-)
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Part,
-    Verdict,
-    a_file,
-)
+from watchdog_train.checkpoints import disk, formats
 from watchdog_train.checkpoints.names import number_in_name
 from watchdog_train.core.model.recovery import PARTS, SUFFIXES, SaveRecord
 
@@ -80,11 +66,11 @@ class Window:
         wanted = min(max(0, self._end - self._file.tell()), _DIRECTORY_CAP_BYTES + 1)
         data = self._file.read(wanted if size < 0 else min(size, wanted))
         if len(data) > _DIRECTORY_CAP_BYTES:
-            raise UnreadableError("its table of contents is larger than what is read of it")
+            raise disk.UnreadableError("its table of contents is larger than what is read of it")
         return data
 
 
-def read_through(archive: zipfile.ZipFile, limits: Limits) -> bool:
+def read_through(archive: zipfile.ZipFile, limits: formats.Limits) -> bool:
     """Read every entry and compare its checksum; False when the time was up before the end.
 
     Raises:
@@ -92,14 +78,14 @@ def read_through(archive: zipfile.ZipFile, limits: Limits) -> bool:
     """
     for member in archive.infolist():
         if member.compress_type != zipfile.ZIP_STORED:
-            raise UnreadableError("it has compressed entries, which torch.save never writes")
+            raise disk.UnreadableError("it has compressed entries, which torch.save never writes")
         try:
             with archive.open(member) as stream:
                 while stream.read(_CHUNK_BYTES):
                     if limits.time_left() <= 0:
                         return False
         except BAD_ZIP as error:
-            raise DamagedError(f"entry {member.filename!r}: {error}") from error
+            raise disk.DamagedError(f"entry {member.filename!r}: {error}") from error
     return True
 
 
@@ -107,7 +93,7 @@ class OpenZip:
     """A torch.save zip whose structure has been found right. To be closed after use."""
 
     def __init__(self, path: str) -> None:
-        self._file = open_regular(path)
+        self._file = disk.open_regular(path)
         try:
             self._open()
         except BaseException:
@@ -116,29 +102,29 @@ class OpenZip:
 
     def _open(self) -> None:
         if self._file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
-            raise DamagedError("it does not begin as a zip of torch.save does")
+            raise disk.DamagedError("it does not begin as a zip of torch.save does")
         size_bytes = self._file.seek(0, os.SEEK_END)
         try:
             self.archive = zipfile.ZipFile(Window(self._file))
             self.members = self.archive.infolist()
         except NotImplementedError as error:
-            raise UnreadableError(str(error)) from error
+            raise disk.UnreadableError(str(error)) from error
         except BAD_ZIP as error:
-            raise DamagedError(f"cut short or damaged: {error}") from error
+            raise disk.DamagedError(f"cut short or damaged: {error}") from error
         # zipfile forgives bytes after the end record and before the first entry; torch writes none.
         self._file.seek(max(0, size_bytes - END_RECORD_BYTES))
         if self._file.read(len(END_MAGIC)) != END_MAGIC:
-            raise DamagedError("it does not end where a zip ends")
+            raise disk.DamagedError("it does not end where a zip ends")
         names = [member.filename for member in self.members]
         if not any(name.endswith("/data.pkl") for name in names):
-            raise DamagedError("the zip has no data.pkl entry")
+            raise disk.DamagedError("the zip has no data.pkl entry")
         if not any(name.endswith(("/version", "/.data/version")) for name in names):
-            raise DamagedError("the zip has no version entry")
+            raise disk.DamagedError("the zip has no version entry")
         ends = [member.header_offset + member.compress_size for member in self.members]
         if min(member.header_offset for member in self.members) != 0:
-            raise DamagedError("the zip does not begin with its first entry")
+            raise disk.DamagedError("the zip does not begin with its first entry")
         if max(ends) > self.archive.start_dir:
-            raise DamagedError("an entry of the zip reaches beyond the data")
+            raise disk.DamagedError("an entry of the zip reaches beyond the data")
 
     def close(self) -> None:
         """Close the file."""
@@ -163,8 +149,8 @@ class OpenZip:
                 try:
                     return self.archive.read(member)
                 except BAD_ZIP as error:
-                    raise DamagedError(f"entry {ending}: {error}") from error
-        raise UnreadableError(f"it has no plain entry {ending}")
+                    raise disk.DamagedError(f"entry {ending}: {error}") from error
+        raise disk.UnreadableError(f"it has no plain entry {ending}")
 
 
 def begins_like(path: str) -> str | None:
@@ -173,22 +159,22 @@ def begins_like(path: str) -> str | None:
     Raises:
         DamagedError: it is empty, holds zeros, or is too short to tell.
     """
-    with open_regular(path) as file:
+    with disk.open_regular(path) as file:
         head = file.read(64)
     if not head:
-        raise DamagedError("the file is empty")
+        raise disk.DamagedError("the file is empty")
     if head.startswith(ZIP_MAGIC):
         return "zip"
     if head.startswith(_LEGACY_MAGIC):
         return "legacy"
     if not head.strip(b"\0"):
-        raise DamagedError("the file begins with zeros: never written")
+        raise disk.DamagedError("the file begins with zeros: never written")
     if ZIP_MAGIC.startswith(head) or _LEGACY_MAGIC.startswith(head):
-        raise DamagedError("the file ends within its first bytes")
+        raise disk.DamagedError("the file ends within its first bytes")
     return None
 
 
-def check_file(path: str, limits: Limits) -> Verdict:
+def check_file(path: str, limits: formats.Limits) -> formats.Verdict:
     """The verdict on one file of torch.save, whatever it is a part of.
 
     Raises:
@@ -197,9 +183,9 @@ def check_file(path: str, limits: Limits) -> Verdict:
     begin = begins_like(path)
     if begin == "legacy":
         why = "an old pickle of torch.save: nothing in it tells whether it is whole"
-        return Verdict(whole=None, why=why)
+        return formats.Verdict(whole=None, why=why)
     if begin is None:
-        return Verdict(whole=None, why="not a file of torch.save: a foreign format")
+        return formats.Verdict(whole=None, why="not a file of torch.save: a foreign format")
     with closing(OpenZip(path)) as archive:
         if limits.level == "quick":
             why = f"{len(archive.members)} entries in place"
@@ -208,11 +194,11 @@ def check_file(path: str, limits: Limits) -> Verdict:
         elif not read_through(archive.archive, limits):
             why = "all entries are in place; no time was left for their checksums"
         else:
-            return Verdict(whole=True, why="every checksum is right", how_checked="full")
-    return Verdict(whole=True, why=why)
+            return formats.Verdict(whole=True, why="every checksum is right", how_checked="full")
+    return formats.Verdict(whole=True, why=why)
 
 
-def parts(path: str, names: Iterable[str], limits: Limits) -> Iterator[Part]:
+def parts(path: str, names: Iterable[str], limits: formats.Limits) -> Iterator[formats.Part]:
     """A check for each of these files of a directory."""
     for name in sorted(names):
         yield name, partial(check_file, os.path.join(path, name), limits)
@@ -220,16 +206,16 @@ def parts(path: str, names: Iterable[str], limits: Limits) -> Iterator[Part]:
 
 def _is_torch_file(path: str) -> bool:
     try:
-        with open_regular(path) as file:
+        with disk.open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
-    except (UnreadableError, OSError):
+    except (disk.UnreadableError, OSError):
         return False
     name_bytes = int.from_bytes(head[26:28], "little")
     is_zip = head.startswith(ZIP_MAGIC) and head[30 : 30 + name_bytes].endswith(b"/data.pkl")
     return is_zip or head.startswith(_LEGACY_MAGIC)
 
 
-def _find(listing: Listing) -> tuple[Candidate, ...]:
+def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
     """Files of torch.save that are not a part of something larger."""
     files = [one for one in listing.entries if one.kind == "file"]
     files = [one for one in files if not one.name.startswith((".", *PARTS))]
@@ -246,9 +232,9 @@ def may_be_one(save: SaveRecord) -> bool:
     return save.format == NAME and not save.is_part and not save.path.endswith(".distcp")
 
 
-def as_candidate(listing: Listing, entry: Entry) -> Candidate:
+def as_candidate(listing: disk.Listing, entry: disk.Entry) -> formats.Candidate:
     """A file of torch.save."""
-    return a_file(listing, entry, NAME, number_in_name(SUFFIX.sub("", entry.name)))
+    return formats.a_file(listing, entry, NAME, number_in_name(SUFFIX.sub("", entry.name)))
 
 
 SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin|pkl|model|safetensors))?(\.tar)?(\.tmp)?\Z")
@@ -257,7 +243,7 @@ _MAY_BE = re.compile(r"(^[^.]+|(?<!\.pth)\.tar|\.(bin|pkl|model))(\.tmp)?$")
 """Names of other things as well: the first bytes tell."""
 _HEADS_CAP = 500
 _HEAD_BYTES = 4096
-FORMAT = Format(
+FORMAT = formats.Format(
     name=NAME,
     resume_hint='--resume-arg "--resume {checkpoint}" with the option of your script, '
     "or read WTRAIN_RESUME_FROM in it",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from watchdog_train.checkpoints.files import DamagedError
+from watchdog_train.checkpoints.disk import DamagedError
 from watchdog_train.checkpoints.formats import Candidate, Format, Limits, Numbers, Verdict
 from watchdog_train.checkpoints.pickle_head import Head, known_by_head, read_head
 from watchdog_train.checkpoints.torch_zip import check_file

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from watchdog_train.checkpoints.files import Following
+from watchdog_train.checkpoints.disk import Following
 from watchdog_train.cli.log_files import last_lines, modified_at, streams_of
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.evolve import replay

@@ -5,7 +5,7 @@ Every function does nothing outside a supervised run, and none can raise for a r
 
 import _thread
 
-from watchdog_train.client import control, first, heartbeat, milestones, notes, phases, slot
+from watchdog_train.client import control, heartbeat, milestones, notes, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _now_ns = slot.now_ns
@@ -31,7 +31,7 @@ def beat(step=None, total_steps=None):
         if slot.deciding != _ident():
             slot.take_decision()
         if words[_PHASE] in _BEFORE_TRAINING:
-            first.over()
+            milestones.first_step_over()
         if step is not None:
             number = int(step) + 1
             if not words[L.W_FIRST_STEP]:

@@ -34,8 +34,8 @@ def arm():
         if util is not None and "processes" not in _armed:
             _armed.add("processes")
             # A forked child forgets all finalizers at its start, then calls this.
-            util.register_after_fork(_Child, _Child.begins)
-            _Child.begins()
+            util.register_after_fork(_child_begins, _child_begins)
+            _child_begins()
     except Exception:
         pass
 
@@ -139,25 +139,22 @@ def _listen_to_threads(threading):
     threading.excepthook = excepthook
 
 
-class _Child:
+def _child_begins(*_):
     """A child of multiprocessing: its _bootstrap calls no hook, but its finalizers come first."""
+    try:
+        util = sys.modules["multiprocessing.util"]
+        util.Finalize(None, _child_ends, exitpriority=1 << 30)
+    except Exception:
+        pass
 
-    @classmethod
-    def begins(cls, *_):
-        try:
-            util = sys.modules["multiprocessing.util"]
-            util.Finalize(None, cls.ends, exitpriority=1 << 30)
-        except Exception:
-            pass
 
-    @staticmethod
-    def ends():
-        error = sys.exc_info()[1]
-        if isinstance(error, SystemExit):
-            # torch.multiprocessing prints the exception into a file and exits with 1.
-            error = error.__context__ if error.code else None
-        if error is not None:
-            tell(error)
+def _child_ends():
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        # torch.multiprocessing prints the exception into a file and exits with 1.
+        error = error.__context__ if error.code else None
+    if error is not None:
+        tell(error)
 
 
 slot.on_open.append(arm)

@@ -21,6 +21,15 @@ _entries: list = []
 # of ours sees the end of.
 settling: list = []
 
+BATCH = "first batch"
+BACKWARD = "first backward pass"
+STEP = "first step"
+BACKWARDS_WITHOUT_STEP = 8
+
+# What this training has been through: name -> token of the place, or None once it was left.
+_places: dict = {}
+_backwards = [0]
+
 
 def begin(name):
     """A place is entered; the token for end(), None when there is nothing to end."""
@@ -102,6 +111,70 @@ def around_method(owner, attribute, name, phase=None):
         setattr(owner, attribute, around(name, original, phase))
 
 
+def first_begins(name):
+    """A batch is fetched or a backward pass begins before the first step; the token for left()."""
+    words = slot.words
+    if words[L.W_PHASE] != L.PHASE_FIRST_STEP:
+        training_begins()
+    if name == BACKWARD:
+        _backwards[0] += 1
+        if _backwards[0] > BACKWARDS_WITHOUT_STEP:
+            # Weights that are changed by hand, or gradients of many batches: both have come so
+            # far that the limit for a first step has nothing more to say.
+            first_step_over()
+            return None
+    if name != BATCH and STEP not in _places:
+        _places[STEP] = begin(STEP)
+    if name in _places:
+        return None
+    _places[name] = None
+    return (name, begin(name))
+
+
+def first_ends(place):
+    """The batch is there, or the backward pass has ended."""
+    try:
+        name, token = place
+        end(token)
+        if name == BATCH and STEP not in _places:
+            _places[STEP] = begin(STEP)
+    except Exception:
+        pass
+
+
+def training_begins():
+    """From now on the first step is awaited, by the thread that calls."""
+    slot.take_ownership()
+    phases.set_phase(L.PHASE_FIRST_STEP)
+    end(_places.pop(STEP, None))
+    _reset_first()
+
+
+def first_step_done():
+    """The calling thread has done the first step of a training."""
+    slot.take_ownership()
+    first_step_over()
+
+
+def first_step_over():
+    """The first step is done, or as good as done."""
+    phases.set_phase(L.PHASE_TRAIN)
+    end(_places.pop(STEP, None))
+    _reset_first()
+
+
+def loss_seen():
+    """A loss has been logged."""
+    if "first loss" not in _places:
+        _places["first loss"] = None
+        reached("first loss")
+
+
+def _reset_first():
+    _places.clear()
+    _backwards[0] = 0
+
+
 def listed():
     """The entries as the side file has them."""
     return [
@@ -153,6 +226,7 @@ def _closing():
 
 def _after_fork():
     del _entries[:]
+    _reset_first()
 
 
 notes.parts["milestones"] = listed

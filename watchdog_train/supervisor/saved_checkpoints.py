@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import msgspec
 
-from watchdog_train.checkpoints.files import list_present, named_directories
+from watchdog_train.checkpoints.disk import list_present, named_directories
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import KeepCopy, RestoreCopy
 from watchdog_train.core.fold.state import AttemptRecord, State

@@ -283,7 +283,7 @@ class RunSession:
                 self.context.display.say(f"wtrain: {state.name}: {self.why}")
                 self.context.display.deliver(log)
             return
-        from watchdog_train.checkpoints.files import Following
+        from watchdog_train.checkpoints.disk import Following
 
         lines = script_lines()
         report = self._report(lines)

@@ -6,7 +6,7 @@ It must not look at the logs: reading them may wait for the device.
 import _thread
 import sys
 
-from watchdog_train.client import first, heartbeat, phases, slot
+from watchdog_train.client import heartbeat, milestones, phases, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _evaluations: list = []
@@ -29,7 +29,7 @@ def arm(keras):
 
 
 def _training_begins(*_args, **_kwargs):
-    first.training_begins()
+    milestones.training_begins()
 
 
 def _step_done(*_args, **_kwargs):
@@ -39,7 +39,7 @@ def _step_done(*_args, **_kwargs):
     if slot.deciding != _thread.get_ident():
         slot.take_decision()
     if words[L.W_PHASE] != L.PHASE_TRAIN:
-        first.step_done()
+        milestones.first_step_done()
     heartbeat.step_done()
 
 

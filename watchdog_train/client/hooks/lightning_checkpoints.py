@@ -36,20 +36,13 @@ def _find_home(trainer):
     Not the folder that ModelCheckpoint makes of it: that has a new version_N at every start.
     Loggers are not asked for theirs: some ask a server for it.
     """
-    for callback in trainer.checkpoint_callbacks:
-        directory = getattr(callback, "dirpath", None)
-        if directory:
-            return os.path.abspath(os.fspath(directory))
-    return os.path.abspath(os.fspath(trainer.default_root_dir))
+    return os.path.abspath(_dirpath(trainer) or os.fspath(trainer.default_root_dir))
 
 
-def directory(trainer):
-    """Where this training writes checkpoints to; known once it has begun."""
-    for callback in trainer.checkpoint_callbacks:
-        found = getattr(callback, "dirpath", None)
-        if found:
-            return os.fspath(found)
-    return os.path.join(os.fspath(trainer.default_root_dir), "checkpoints")
+def _dirpath(trainer):
+    """What the first callback with a directory says, None without one."""
+    found = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
+    return next((os.fspath(directory) for directory in found if directory), None)
 
 
 def written(_result, _plugin, *args, **kwargs):
@@ -67,7 +60,10 @@ def save(trainer):
     """Save on request, on every rank, beside Lightning's own checkpoints."""
     step = slot.words[L.W_FRAMEWORK_STEP] - 1
     try:
-        path = os.path.join(directory(trainer), "wtrain-step=%d.ckpt" % step)
+        directory = _dirpath(trainer)  # known once the training has begun
+        if directory is None:
+            directory = os.path.join(os.fspath(trainer.default_root_dir), "checkpoints")
+        path = os.path.join(directory, "wtrain-step=%d.ckpt" % step)
         # Left out, Lightning says in the output what it takes for it.
         trainer.save_checkpoint(path, weights_only=False)
     except Exception as error:

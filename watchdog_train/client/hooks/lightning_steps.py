@@ -5,7 +5,7 @@ It must not look into a tensor (that waits for the device), and must never throw
 
 import math
 
-from watchdog_train.client import control, first, heartbeat, milestones, notes, phases, resume, slot
+from watchdog_train.client import control, heartbeat, milestones, notes, phases, resume, slot
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.hooks import lightning_checkpoints
 
@@ -73,7 +73,7 @@ def begins(trainer):
         control.all_ranks_are_here()
     control.listens()
     _fit = _Fit(trainer)
-    first.training_begins()
+    milestones.training_begins()
 
 
 def total_steps(trainer):
@@ -106,7 +106,7 @@ def batch_ends(trainer):
         resume.first_step(step)
         words[L.W_FIRST_STEP] = step + 1
         if words[_PHASE] == L.PHASE_FIRST_STEP:
-            first.step_done()
+            milestones.first_step_done()
     heartbeat.step_done()
     if now - fit.looked_at > _LOOK_EVERY_NS:
         _look(trainer, fit, words, now)
@@ -137,7 +137,7 @@ def logged(metrics, *_args, **_kwargs):
     """Metrics have been made numbers for a logger or the progress bar."""
     loss = _loss_of(metrics)
     if loss is not None:
-        first.loss_seen()
+        milestones.loss_seen()
         slot.words[L.W_LOSS] = slot.float_bits(loss)
 
 

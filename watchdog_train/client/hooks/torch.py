@@ -8,7 +8,6 @@ import sys
 
 from watchdog_train.client import (
     exceptions,
-    first,
     heartbeat,
     milestones,
     notes,
@@ -60,7 +59,7 @@ def _steps(torch):
             if slot.deciding != _ident():
                 slot.take_decision()
             if words[_PHASE] in _BEFORE_TRAINING:
-                first.step_done()
+                milestones.first_step_done()
         except Exception:
             pass
 
@@ -85,14 +84,14 @@ def _counted_backward(original):
             words = slot.words
             words[_BACKWARD] = _now_ns()
             if words[_PHASE] in _BEFORE_FIRST_STEP:
-                place = first.entered(first.BACKWARD)
+                place = milestones.first_begins(milestones.BACKWARD)
         except Exception:
             pass
         try:
             result = original(*args, **kwargs)
         finally:
             if place is not None:
-                first.left(place)
+                milestones.first_ends(place)
         try:
             words = slot.words
             words[_BACKWARDS] += 1
@@ -114,14 +113,14 @@ def _batches(torch):
         place = None
         try:
             if slot.words[_PHASE] in _BEFORE_FIRST_STEP:
-                place = first.entered(first.BATCH)
+                place = milestones.first_begins(milestones.BATCH)
         except Exception:
             pass
         try:
             batch = original(self)
         finally:
             if place is not None:
-                first.left(place)
+                milestones.first_ends(place)
         try:
             words = slot.words
             words[_BATCHES] += 1

@@ -11,7 +11,6 @@ import time
 
 from watchdog_train.client import (
     control,
-    first,
     heartbeat,
     milestones,
     notes,
@@ -184,7 +183,7 @@ def make_callback(base):
 def _train_begins(args, state):
     words = slot.words
     milestones.end(_preparing.pop() if _preparing else None)
-    first.training_begins()
+    milestones.training_begins()
     # Of the training before, as far as there was one: this one has not made a step.
     words[L.W_FRAMEWORK_STEP] = words[L.W_FIRST_STEP] = 0
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
@@ -204,7 +203,7 @@ def _step_ends(state, wishes):
     words[L.W_FRAMEWORK_STEP] = step + 1
     words[L.W_LAST_BEAT_NS] = slot.now_ns()
     if words[L.W_PHASE] == L.PHASE_FIRST_STEP:
-        first.step_done()
+        milestones.first_step_done()
     heartbeat.step_done()
     if control.save_due(step):
         wishes.should_save = True
@@ -219,7 +218,7 @@ def _logged(args, state, logs):
     logs = logs or {}
     step, now = int(state.global_step), time.monotonic()
     if "loss" in logs:
-        first.loss_seen()
+        milestones.loss_seen()
         words[L.W_LOSS] = slot.float_bits(float(logs["loss"]))
         seconds, steps = now - _last_log[0], step - _last_log[1]
         if seconds > 0 and steps > 0:

@@ -32,15 +32,14 @@ def _with_identity(original):
         offline = False
         try:
             if slot.supervised:
-                names = _names(original)
-                if _ADDED.issubset(names):
-                    given = dict(zip(names, args))  # noqa: B905 - of Python 3.10
-                    given.update(kwargs)
+                bound = settings.bind(original, args, kwargs)
+                given = bound.arguments
+                if _ADDED.issubset(bound.signature.parameters):
                     offline = _goes_offline(given)
-                    added = _identity(given)
+                    given.update(_identity(given))
                     if offline:
-                        added["mode"] = "offline"
-                    args, kwargs = _with(names, args, kwargs, added)
+                        given["mode"] = "offline"
+                    args, kwargs = bound.args, bound.kwargs
                 elif settings.parameters("wandb-offline") is not None:
                     settings.report(
                         "wandb-offline", False, "this wandb.init takes no such argument"
@@ -53,26 +52,6 @@ def _with_identity(original):
         return run
 
     return phases.like(init, original)
-
-
-def _names(original):
-    import inspect
-
-    return list(inspect.signature(original).parameters)
-
-
-def _with(names, args, kwargs, added):
-    if not added:
-        return args, kwargs
-    changed = dict(kwargs)
-    listed = list(args)
-    for name, value in added.items():
-        position = names.index(name)
-        if position < len(listed):
-            listed[position] = value
-        else:
-            changed[name] = value
-    return tuple(listed), changed
 
 
 def _rank():

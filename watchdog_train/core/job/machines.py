@@ -196,14 +196,9 @@ def leave(
     guilty: tuple[GuiltyNode, ...] = (),
     over: bool = False,
 ) -> Record | None:
-    """Take evidence, end what is here and give the job back: nobody knows of the rest.
+    """Take evidence, end what is here and give the job back: nothing is heard of the others.
 
-    Args:
-        observation: of now.
-        state: of the leader, or of an agent that is alone.
-        why: nothing is heard of the others.
-        guilty: who is left out when the job begins again.
-        over: what is here has ended.
+    `over`: what is here has ended.
     """
     attempt, verdict = state.attempt, observation.verdict
     given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up", guilty=guilty)

@@ -57,13 +57,7 @@ def port_of(first: int, attempt: int) -> int:
 
 
 def meet(plan: Plan, state: State, port: int | None) -> Plan:
-    """The leader's plan with a rendezvous of this attempt's own; unchanged where there is none.
-
-    Args:
-        plan: of the next attempt.
-        state: of the leader's run.
-        port: that is free on the leader's machine.
-    """
+    """The leader's plan with a rendezvous of this attempt's own; unchanged where there is none."""
     across = across_of(state)
     if across is None or port is None:
         return plan
@@ -110,12 +104,9 @@ def with_options(argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ..
 def as_this_node(
     planned: tuple[str, ...], base: tuple[str, ...], own: tuple[str, ...]
 ) -> tuple[str, ...] | None:
-    """The planned command with the rank of this node; None where commands differ in more than that.
+    """The leader's planned command with the rank of this node.
 
-    Args:
-        planned: the leader's command of the attempt.
-        base: the leader's command as it was given.
-        own: this node's command as it was given.
+    None where the commands, as they were given, differ in more than that.
     """
     blind = command_line.without_option
     if blind(base, "node-rank") != blind(own, "node-rank"):

@@ -41,12 +41,10 @@ class Choice(Value):
 def choose_checkpoint(
     state: State, survey: Survey | None, *, instead_of: CheckpointRef | None = None
 ) -> Choice:
-    """Newest to oldest the first that is whole; one that cannot be told only when none is whole.
+    """The newest that is valid; one that cannot be told only when none is.
 
-    Args:
-        state: what attempts have failed with is passed over, where another one is left.
-        survey: what there is.
-        instead_of: the next older one of the same training is asked for; none where none is left.
+    What attempts have failed with is passed over where another one is left. `instead_of` asks for
+    the next older one of the same training.
     """
     findings = survey.findings if survey is not None else ()
     refused = [_refusal(finding, state) for finding in findings]
@@ -115,11 +113,7 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
-    """The checkpoint of the newest attempt, where it is time for an older one; else None.
-
-    Args:
-        attempts: since the last newer step or checkpoint.
-    """
+    """The checkpoint of the newest of these attempts, where an older one is due; else None."""
     last = attempts[-1] if attempts else None
     # What was not loaded is not to blame, and an older one would not be loaded, either.
     if last is None or last.plan.checkpoint is None or not _used(last, attempts):

@@ -39,13 +39,7 @@ SAY_AGAIN_S = 10.0
 
 
 def claimed(before: GpuClaim, reading: GpuReading, pids: AbstractSet[int]) -> GpuClaim:
-    """What the job has held at most on each device; grows with each look.
-
-    Args:
-        before: the claim so far.
-        reading: one look.
-        pids: of the whole job.
-    """
+    """What the job, of these pids, has held at most on each device; grows with each reading."""
     needs = {need.device: need.bytes for need in before.needs}
     beside = set(before.beside)
     for device in own_devices(reading, pids):
@@ -69,12 +63,9 @@ def _held_bytes(device: GpuDevice, pids: AbstractSet[int], *, foreign: bool) -> 
 
 
 def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHold:
-    """Who stands in the way of another attempt.
+    """Who stands in the way of another attempt, by a reading after the end of the job.
 
-    Args:
-        claim: what the job has held.
-        reading: a look from after the end of the job's last process.
-        ours: pids that are known to be the job's and nobody else's by now.
+    `ours` are pids that are known to be the job's and nobody else's by now.
     """
     mine: list[GpuHolder] = []
     others: list[GpuHolder] = []

@@ -59,13 +59,7 @@ def keep(
 
 
 def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> SaveRecord | None:
-    """The newest save of a single file that is overwritten in place and of which none is kept.
-
-    Args:
-        saves: of the present attempt, oldest first.
-        state: with what is kept.
-        most_bytes: larger files are left alone.
-    """
+    """The newest save of a single file that is overwritten in place and of which none is kept."""
     kept = {one.path: one.saved_at for one in state.kept}
     for save in reversed(saves):
         if not save.files:  # it is being written: what an older note says of it is past

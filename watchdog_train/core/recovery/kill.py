@@ -131,13 +131,8 @@ def pursue(
 ) -> Action | None:
     """The next action of the sequence under way, None when there is none.
 
-    Args:
-        state: with the sequence.
-        sample: who lives.
-        now: monotonic seconds.
-        stopping: the time limits.
-        ask_until: until when a training that was asked to end may do so; None: ask_s.
-        obeyed_at: when the signals of the stage went out; an agent hears of them later.
+    A training that was asked to end may do so until `ask_until`, None for ask_s. An agent hears of
+    signals later than they were decided: at `obeyed_at`.
     """
     tree = state.tree(sample.machine)
     kill = tree.kill if tree is not None else None

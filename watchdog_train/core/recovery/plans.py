@@ -205,12 +205,7 @@ def way(
 ) -> Why:
     """How a restart will resume, as far as that is known before one.
 
-    Args:
-        state: with the command.
-        resume_arg: the setting.
-        options: of the script's own parser.
-        trainings: that a framework has begun; None before the first step.
-        asks: the script has called resume_path().
+    `trainings` is None before the first step; `asks`: the script has called resume_path().
     """
     receiver, own = script_words(state.argv).receiver, own_resume_option(state.argv)
     if resume_arg not in (None, AUTO_RESUME) and receiver != "nobody":
@@ -254,10 +249,7 @@ def own_resume_option(
 ) -> str | None:
     """The option by which the command itself asks to resume, None when there is none.
 
-    Args:
-        argv: the command.
-        format_name: of the checkpoint; one option means it for one framework only.
-        flags: an option without a path or name counts.
+    Without `flags` an option counts only with a path or name.
     """
     known = _OWN_RESUME | _OWN_RESUME_OF.get(format_name, frozenset())
     words = script_arguments(argv)

@@ -332,11 +332,6 @@ def _command_behind(words: Sequence[str], at: int, own: int) -> int:
     return position if first is None or opaque else at + first
 
 
-def option_names(family: Family) -> frozenset[str]:
-    """The long options of a launcher, as far as they have to be known; with hyphens."""
-    return OPTIONS[family].names
-
-
 def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
     script = _shell_script(words) if depth else None
     if script is not None:

@@ -92,12 +92,8 @@ def find_task(
     """The task that this environment describes; None when there is no other that it could meet.
 
     The innermost starter decides: an mpirun inside a Slurm step hands on the step's variables.
-
-    Args:
-        environment: of the supervisor.
-        mpi_starter: identity of the process above us that starts the tasks of an MPI job, for
-            those that do not name the job (MPICH, Intel MPI).
-        coordination: where tasks of all machines meet; None: those of this one.
+    `mpi_starter` identifies the process that starts the tasks of an MPI job, for those that do not
+    name the job (MPICH, Intel MPI).
     """
     for find in (_explicit, _torchrun, _open_mpi, _hydra, _slurm, _torch):
         told = find(environment, mpi_starter)
@@ -193,12 +189,7 @@ def slurm_step(job: str, step: str, environment: Mapping[str, str]) -> str:
 
 
 def is_begun_again(task: JobTask | None, environment: Mapping[str, str]) -> bool:
-    """Whether Slurm has requeued the job of this task since: it has ended all of it by then.
-
-    Args:
-        task: as a run has recorded it.
-        environment: of the process that asks, a step of the same job or not.
-    """
+    """Whether Slurm has requeued the job of this task since: it has ended all of it by then."""
     job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
     if task is None or task.source != "slurm" or not job or not step:
         return False

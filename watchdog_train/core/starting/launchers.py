@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from watchdog_train.core.model import Value
-from watchdog_train.core.starting.command_line import Family, Found, option_names
+from watchdog_train.core.starting.command_line import OPTIONS, Family, Found
 from watchdog_train.core.starting.jobs import JobTask
 
 Settled = Literal["rendezvous", "id", "store", "logs", "streams"]
@@ -27,6 +27,7 @@ UNKNOWN_RANKS = 16
 MOST_RANK_STREAMS = 64
 _STATIC = frozenset(("rdzv-endpoint", "master-addr", "master-port", "node-rank"))
 """An option of these without a backend means a static rendezvous."""
+_PLACE_VARIABLES = ("PET_STANDALONE", "PET_RDZV_ENDPOINT")
 _RENDEZVOUS = ("standalone", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
 
 
@@ -68,10 +69,7 @@ def describe(
 ) -> Launcher:
     """What is known of a launcher before it starts.
 
-    Args:
-        found: from find().
-        environment: the user's.
-        settings: accelerate's config file; empty without one, None when it cannot be read.
+    `settings` are of accelerate's config file: empty without one, None when it cannot be read.
     """
     variables = {**environment, **found.variables}
     if found.family == "accelerate":
@@ -153,30 +151,27 @@ def rank_streams(launcher: Launcher | None) -> int:
 def _torchrun(found: Found, variables: Mapping[str, str]) -> Launcher:
     said = {
         name: variables[variable]
-        for name in option_names("torchrun")
+        for name in OPTIONS["torchrun"].names
         if (variable := f"PET_{name.replace('-', '_').upper()}") in variables
     }
     if said.get("standalone") == "0":
         del said["standalone"]
     said |= found.options
     nodes = said.get("nnodes", "1").rpartition(":")[2]
-    settled: list[Settled] = []
-    if any(name in said for name in _RENDEZVOUS):
-        settled.append("rendezvous")
-    if "rdzv-id" in said or "standalone" in said:
-        settled.append("id")
-    if SHARED_STORE_OFF in variables:
-        settled.append("store")
-    if any(name in said for name in ("log-dir", "redirects", "tee")):
-        settled.append("logs")
-    if any(name in said for name in ("redirects", "tee")):
-        settled.append("streams")
+    streams = "redirects" in said or "tee" in said
+    settled: dict[Settled, bool] = {
+        "rendezvous": any(name in said for name in _RENDEZVOUS),
+        "id": "rdzv-id" in said or "standalone" in said,
+        "store": SHARED_STORE_OFF in variables,
+        "logs": streams or "log-dir" in said,
+        "streams": streams,
+    }
     return Launcher(
         family="torchrun",
         nodes=_number(nodes),
         processes=_number(said.get("nproc-per-node", "1")),
         max_restarts=_number(said.get("max-restarts", "0")) or 0,
-        settled=tuple(settled),
+        settled=tuple(name for name, is_said in settled.items() if is_said),
         across=_across(said),
     )
 
@@ -211,23 +206,20 @@ def _accelerate(
     if not local or (settings is None and "num-machines" not in options):
         nodes = None
     total = _number(said("num-processes"))
-    # Its own value of --log-dir is handed on over PET_LOG_DIR.
-    settled: list[Settled] = ["logs"]
     own_place = said("main-process-port") is not None or "rdzv-backend" in options
-    if own_place or any(f"PET_{name}" in variables for name in ("STANDALONE", "RDZV_ENDPOINT")):
-        settled.append("rendezvous")
-    if "PET_RDZV_ID" in variables:
-        settled.append("id")
-    if SHARED_STORE_OFF in variables:
-        settled.append("store")
-    if "tee" in options or "PET_REDIRECTS" in variables:
-        settled.append("streams")
+    settled: dict[Settled, bool] = {
+        "logs": True,  # its own value of --log-dir is handed on over PET_LOG_DIR
+        "rendezvous": own_place or not variables.keys().isdisjoint(_PLACE_VARIABLES),
+        "id": "PET_RDZV_ID" in variables,
+        "store": SHARED_STORE_OFF in variables,
+        "streams": "tee" in options or "PET_REDIRECTS" in variables,
+    }
     return Launcher(
         family="accelerate",
         nodes=nodes,
         processes=None if total is None or not nodes else max(total // nodes, 1),
         max_restarts=_number(said("max-restarts")) or 0,
-        settled=tuple(settled),
+        settled=tuple(name for name, is_said in settled.items() if is_said),
     )
 
 

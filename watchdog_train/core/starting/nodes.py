@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from watchdog_train.core.policy import Job
 from watchdog_train.core.starting.jobs import MOST_TASKS, JobTask, Source, number, slurm_step
-from watchdog_train.core.starting.launchers import Launcher
+from watchdog_train.core.starting.launchers import Across, Launcher
 
 AUTO, SLURM = "auto", "slurm"
 
@@ -32,13 +32,6 @@ def find_node(
 ) -> JobTask | None:
     """The node of this supervisor; without `--nodes` the task, None for a job of one node.
 
-    Args:
-        settings: `nodes`, `node_rank` and `coordination`.
-        environment: of the supervisor.
-        launcher: what the command starts its ranks with.
-        task: that this supervisor is by its environment; `auto` takes it where a machine has
-            several.
-
     Raises:
         NodeError: it cannot be told, or one word contradicts another.
     """
@@ -51,14 +44,16 @@ def find_node(
         if task.here != task.tasks and task.coordination is None:
             raise _no_place(f"{task.tasks} tasks")
         return task
+    across = launcher.across if launcher is not None else None
     nodes = _how_many(wanted, environment, launcher)
-    rank = _which(settings, nodes, environment, launcher)
-    _must_agree(nodes, rank, launcher)
+    rank = _which(settings, nodes, environment, across)
+    if launcher is not None and across is not None:
+        _must_agree(nodes, rank, launcher.nodes, across)
     if nodes == 1:
         return None
     if settings.coordination is None:
         raise _no_place(f"{nodes} nodes")
-    job, source = _name(environment, launcher)
+    job, source = _name(environment, across)
     return JobTask(
         job=job,
         source=source,
@@ -101,10 +96,7 @@ def _how_many(wanted: str, environment: Mapping[str, str], launcher: Launcher | 
     return said
 
 
-def _which(
-    settings: Job, nodes: int, environment: Mapping[str, str], launcher: Launcher | None
-) -> int:
-    across = launcher.across if launcher is not None else None
+def _which(settings: Job, nodes: int, environment: Mapping[str, str], across: Across | None) -> int:
     rank = settings.node_rank
     if rank is None and _is_step(environment) and _nodes_of_step(environment) == nodes:
         rank = number(environment, "SLURM_NODEID")
@@ -125,13 +117,10 @@ def _which(
     return rank
 
 
-def _must_agree(nodes: int, rank: int, launcher: Launcher | None) -> None:
-    across = launcher.across if launcher is not None else None
-    if launcher is None or across is None:
-        return
-    if across.nodes_said and launcher.nodes not in (None, nodes):
+def _must_agree(nodes: int, rank: int, told: int | None, across: Across) -> None:
+    if across.nodes_said and told not in (None, nodes):
         raise NodeError(
-            f"torchrun is told of {launcher.nodes} nodes, and --nodes means {nodes}",
+            f"torchrun is told of {told} nodes, and --nodes means {nodes}",
             "the two have to be the same",
         )
     if across.node_rank is not None and across.node_rank != rank:
@@ -141,7 +130,7 @@ def _must_agree(nodes: int, rank: int, launcher: Launcher | None) -> None:
         )
 
 
-def _name(environment: Mapping[str, str], launcher: Launcher | None) -> tuple[str, Source]:
+def _name(environment: Mapping[str, str], across: Across | None) -> tuple[str, Source]:
     """The same for all nodes of a job, and another one for any other job of this user."""
     named = environment.get("WTRAIN_JOB")
     if named:
@@ -156,7 +145,6 @@ def _name(environment: Mapping[str, str], launcher: Launcher | None) -> tuple[st
         again = environment.get("JOBSET_RESTART_ATTEMPT", "0")
         name = environment.get("JOBSET_NAME") or host
         return f"kubernetes:{name}" + (f"-{again}" if again not in ("", "0") else ""), "kubernetes"
-    across = launcher.across if launcher is not None else None
     if across is None:
         return "nodes:", "nodes"
     place = across.endpoint or f"{across.master_addr}:{across.master_port}".strip(":")

@@ -186,6 +186,15 @@ def parse_json(data: bytes) -> Any:
         raise DamagedError(f"its JSON does not parse ({type(error).__name__})") from error
 
 
+def read_json(path: str) -> Any:
+    """The value of a JSON file.
+
+    Raises:
+        DamagedError, UnreadableError: as parse_json and read_capped.
+    """
+    return parse_json(read_capped(path, JSON_CAP_BYTES))
+
+
 def sizes_of(path: str) -> Sizes:
     """Size and mtime of a file, or of every regular file of a directory by relative name."""
     try:
