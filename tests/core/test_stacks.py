@@ -73,7 +73,7 @@ def test_a_chain_keeps_its_order():
         (stack("_worker concurrent/futures/thread.py"), True),
         (stack("job train.py", "_worker concurrent/futures/thread.py"), False),
         (stack("wait threading.py", "run tqdm/_monitor.py", main=True), False),
-        (stack("wait threading.py", "_run /src/watchdog_train/client/witness.py"), True),
+        (stack("wait threading.py", "_run /src/watchdog_train/client/pulse.py"), True),
     ],
 )
 def test_helpers_that_wait_in_every_run_are_told_from_work(thread, idle):

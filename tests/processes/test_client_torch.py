@@ -514,8 +514,8 @@ def test_any_process_of_the_user_may_attach(training: Training) -> None:
     """With torch imported the process names any tracer, unless the user opts out."""
     script = """
 import torch
-from watchdog_train.client import witness
-print(witness._allow is not None)
+from watchdog_train.client import pulse
+print(pulse._allow is not None)
 """
     assert training.run(script).stdout == "True\n"
     assert training.run(script, env={layout.ENV_NO_PTRACER: "1"}).stdout == "False\n"

@@ -1,6 +1,6 @@
 """Ranks of several supervisors agree on a step: all act at one step, or none does.
 
-Simulated ranks take their part (client.agree.Talk) at a store of one key after another; threads,
+Simulated ranks take their part (client.agreement.Talk) at a store of one key after another; threads,
 connections and time limits of calls are not in this.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.client import agree
+from watchdog_train.client import agreement
 
 MOST_TURNS = 4000
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,7 +60,7 @@ class Rank:
     """What it counts as steps is more by this."""
     steps: int = 0
     """Collectives that are behind it."""
-    talk: agree.Talk | None = None
+    talk: agreement.Talk | None = None
     waits: bool = False
     acted: int | None = None
     """Collectives behind it when it acted."""
@@ -76,15 +76,15 @@ class Rank:
         if self.acted is not None or self.refused or not 0 <= self.asked_at <= turn:
             return
         if self.talk is None:
-            self.talk = agree.Talk(self.store, "save/1", self.world, now)
+            self.talk = agreement.Talk(self.store, "save/1", self.world, now)
         try:
             answer = self.talk.look(self.steps + self.offset, now)
         except GoneError:
-            answer = agree.REFUSE
-        self.waits = answer == agree.WAIT
-        if answer == agree.ACT:
+            answer = agreement.REFUSE
+        self.waits = answer == agreement.WAIT
+        if answer == agreement.ACT:
             self.acted = self.steps
-        self.refused = answer == agree.REFUSE
+        self.refused = answer == agreement.REFUSE
 
 
 def play(
@@ -176,13 +176,13 @@ def all_or_none(data: st.DataObject) -> None:
 def test_a_rank_that_hears_of_it_too_late_stops_all() -> None:
     """Two tries more, further ahead: one that is never in step ends it for everybody."""
     store = Store()
-    talks = [agree.Talk(store, "stop/0", 2, 0.0) for _ in range(2)]
+    talks = [agreement.Talk(store, "stop/0", 2, 0.0) for _ in range(2)]
     refused: list[int] = []
     for step in range(0, 2000, 100):  # so long steps that each chosen one is behind it
         for number in {0, 1} - set(refused):
             answer = talks[number].look(step + 50 * number, 1.0)
-            assert answer != agree.ACT
-            if answer == agree.REFUSE:
+            assert answer != agreement.ACT
+            if answer == agreement.REFUSE:
                 refused.append(number)
     assert sorted(refused) == [0, 1]
     assert [key.split("/")[2] for key in store.keys if key.endswith("all")] == ["0", "1", "2"]
@@ -191,14 +191,14 @@ def test_a_rank_that_hears_of_it_too_late_stops_all() -> None:
 def test_nobody_waits_longer_than_it_may() -> None:
     """One rank is at the step and the other does not come: it goes on, and the other learns it."""
     store = Store()
-    first, second = (agree.Talk(store, "save/1", 2, 0.0) for _ in range(2))
-    assert first.look(1, 0.0) == agree.GO_ON
-    assert second.look(1, 0.0) == agree.GO_ON
+    first, second = (agreement.Talk(store, "save/1", 2, 0.0) for _ in range(2))
+    assert first.look(1, 0.0) == agreement.GO_ON
+    assert second.look(1, 0.0) == agreement.GO_ON
     assert second.chosen == 3
-    assert first.look(2, 0.1) == agree.GO_ON
-    assert first.look(3, 0.2) == agree.WAIT
-    assert first.look(3, 0.2 + agree.WAIT_S) == agree.GO_ON
-    assert second.look(3, 9.0) == agree.GO_ON
+    assert first.look(2, 0.1) == agreement.GO_ON
+    assert first.look(3, 0.2) == agreement.WAIT
+    assert first.look(3, 0.2 + agreement.WAIT_S) == agreement.GO_ON
+    assert second.look(3, 9.0) == agreement.GO_ON
     assert store.keys["save/1/0/all"] == b"no"
 
 

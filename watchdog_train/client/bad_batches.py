@@ -7,7 +7,7 @@ or files and a broken CUDA context are raised. So is an epoch in which every bat
 import sys
 from collections import deque
 
-from watchdog_train.client import notes, phases, settings
+from watchdog_train.client import notes, phases, settings, slot
 
 ID = "skip-bad-batches"
 # What the machine or the process lacks: the next batch would fail, too.
@@ -93,13 +93,11 @@ def _most():
     return int((settings.parameters(ID) or {}).get("n", 100))
 
 
+@slot.harmless
 def _tell(text):
     """Into the output of the training, where its own errors are."""
-    try:
-        sys.stderr.write("wtrain: " + text[:600] + "\n")
-        sys.stderr.flush()
-    except Exception:
-        pass
+    sys.stderr.write("wtrain: " + text[:600] + "\n")
+    sys.stderr.flush()
 
 
 def _count_must_stay():

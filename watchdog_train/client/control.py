@@ -2,13 +2,13 @@
 
 Ranks of one machine have to act on a request at the same step, or one leaves a collective that
 the others wait in. The first rank publishes the step, two steps ahead; every rank finds it in
-time, because a step needs all of them. Those of several supervisors agree otherwise (agree.py).
+time, because a step needs all of them. Those of several supervisors agree otherwise (agreement.py).
 """
 
 import os
 import sys
 
-from watchdog_train.client import agree, slot
+from watchdog_train.client import agreement, slot
 from watchdog_train.client import layout as L  # noqa: N812
 
 _STEP_BITS = 40
@@ -62,7 +62,7 @@ def can_be_asked():
     """Whether all ranks have a place where they can agree on a step."""
     if _world_size() == 1 or _share_memory():
         return True
-    return _of_several_tasks() and agree.server() is not None
+    return _of_several_tasks() and agreement.server() is not None
 
 
 def listens():
@@ -105,10 +105,10 @@ def _due_together(kind, request, step, world, answer_word):
         return False
     # Supervisors give a save the same number. A stop is the last word of an attempt.
     name, number = ("save", request) if kind == _SAVE else ("stop", 0)
-    answer = agree.due(name, number, step, world, slot.attempt)
-    if answer == agree.REFUSE:
+    answer = agreement.due(name, number, step, world, slot.attempt)
+    if answer == agreement.REFUSE:
         words[_REFUSED[kind]] = request
-    if answer != agree.ACT:
+    if answer != agreement.ACT:
         return False
     words[answer_word] = request
     return True
@@ -175,7 +175,7 @@ def _of_several_tasks():
 def _after_fork():
     global _agreement
     _agreement = None
-    agree.forget()
+    agreement.forget()
 
 
 slot.on_fork_child.append(_after_fork)

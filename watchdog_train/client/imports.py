@@ -7,7 +7,7 @@ wrapped, for that one call, so type, spec, source and resources of the loader st
 import os
 import sys
 
-from watchdog_train.client import exceptions, libraries, milestones, notes, slot, witness  # noqa: F401 - wait
+from watchdog_train.client import exceptions, libraries, milestones, notes, pulse, slot  # noqa: F401 - wait
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.libraries import HOOKS
 

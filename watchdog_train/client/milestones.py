@@ -31,44 +31,38 @@ _places: dict = {}
 _backwards = [0]
 
 
+@slot.harmless
 def begin(name):
     """A place is entered; the token for end(), None when there is nothing to end."""
-    try:
-        if not slot.supervised or not _may_speak():
-            return None
-        settle()
-        entry = _add(name, mark=False)
-        if entry is None:
-            return None
-        _changed()
-        return (entry, slot.generation)
-    except Exception:
+    if not slot.supervised or not _may_speak():
         return None
+    settle()
+    entry = _add(name, mark=False)
+    if entry is None:
+        return None
+    _changed()
+    return (entry, slot.generation)
 
 
+@slot.harmless
 def end(token, failed=False):
     """It is left, by an exception if `failed`."""
-    try:
-        # A process forked in between has entries of its own.
-        if token is not None and token[1] == slot.generation and token[0][_END] is None:
-            token[0][_END] = slot.now_ns() / 1e9
-            token[0][_FAILED] = bool(failed)
-            _changed()
-    except Exception:
-        pass
+    # A process forked in between has entries of its own.
+    if token is not None and token[1] == slot.generation and token[0][_END] is None:
+        token[0][_END] = slot.now_ns() / 1e9
+        token[0][_FAILED] = bool(failed)
+        _changed()
 
 
+@slot.harmless
 def reached(name, mark=False):
     """A place without extent: a training that has finished, or a mark of the user."""
-    try:
-        if slot.supervised and (mark or _may_speak()):
-            settle()
-            entry = _add(name, mark)
-            if entry is not None:
-                entry[_END] = entry[_BEGIN]
-                _changed()
-    except Exception:
-        pass
+    if slot.supervised and (mark or _may_speak()):
+        settle()
+        entry = _add(name, mark)
+        if entry is not None:
+            entry[_END] = entry[_BEGIN]
+            _changed()
 
 
 def training_finished():
@@ -131,15 +125,13 @@ def first_begins(name):
     return (name, begin(name))
 
 
+@slot.harmless
 def first_ends(place):
     """The batch is there, or the backward pass has ended."""
-    try:
-        name, token = place
-        end(token)
-        if name == BATCH and STEP not in _places:
-            _places[STEP] = begin(STEP)
-    except Exception:
-        pass
+    name, token = place
+    end(token)
+    if name == BATCH and STEP not in _places:
+        _places[STEP] = begin(STEP)
 
 
 def training_begins():

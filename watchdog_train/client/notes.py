@@ -28,29 +28,25 @@ _writing = _thread.allocate_lock()
 parts: dict = {}
 
 
+@slot.harmless
 def note(text):
     """Something a person might want to know."""
-    try:
-        text = str(text)[:_LONGEST]
-        if text not in _notes:
-            _notes.append(text)
-            del _notes[:-_MOST_NOTES]
-            touch()
-    except Exception:
-        pass
+    text = str(text)[:_LONGEST]
+    if text not in _notes:
+        _notes.append(text)
+        del _notes[:-_MOST_NOTES]
+        touch()
 
 
+@slot.harmless
 def hook(name, status):
     """Whether a hook is armed, and why not."""
-    try:
-        # A hook may wait for several modules: what went wrong with one is not made good by another.
-        if status != "armed" or name not in _hooks:
-            _hooks[name] = str(status)[:_LONGEST]
-        if status.startswith("failed"):
-            slot.words[L.W_HOOKS_FAILED] += 1
-        touch()
-    except Exception:
-        pass
+    # A hook may wait for several modules: what went wrong with one is not made good by another.
+    if status != "armed" or name not in _hooks:
+        _hooks[name] = str(status)[:_LONGEST]
+    if status.startswith("failed"):
+        slot.words[L.W_HOOKS_FAILED] += 1
+    touch()
 
 
 def arm_parts(parts, *arguments):
@@ -69,24 +65,22 @@ def arm_parts(parts, *arguments):
         raise RuntimeError("; ".join(problems))
 
 
+@slot.harmless
 def setting(identifier, bit, took, why):
     """Whether a setting of the plan is in effect; one that took stays taken."""
-    try:
-        before = _settings.get(identifier)
-        if before is not None and before["took"] and not took:
-            note(identifier + ": " + why)
-            return
-        if before is not None and before["took"] and str(why).startswith("already"):
-            # What a framework makes again from a changed loader says nothing about the change.
-            return
-        answer = {"took": bool(took), "why": str(why)[:_LONGEST]}
-        if answer != before:
-            _settings[identifier] = answer
-            touch()
-        if took and 0 <= bit < 64:
-            slot.words[L.W_SETTINGS_TAKEN] |= 1 << bit
-    except Exception:
-        pass
+    before = _settings.get(identifier)
+    if before is not None and before["took"] and not took:
+        note(identifier + ": " + why)
+        return
+    if before is not None and before["took"] and str(why).startswith("already"):
+        # What a framework makes again from a changed loader says nothing about the change.
+        return
+    answer = {"took": bool(took), "why": str(why)[:_LONGEST]}
+    if answer != before:
+        _settings[identifier] = answer
+        touch()
+    if took and 0 <= bit < 64:
+        slot.words[L.W_SETTINGS_TAKEN] |= 1 << bit
 
 
 def answered():
@@ -94,16 +88,14 @@ def answered():
     return _settings
 
 
+@slot.harmless
 def output_dir(path):
     """A directory that this training writes its checkpoints to."""
-    try:
-        path = os.path.abspath(os.fspath(path))
-        if path not in _output_dirs:
-            _output_dirs.append(path)
-            del _output_dirs[:-_MOST_DIRECTORIES]
-            touch()
-    except Exception:
-        pass
+    path = os.path.abspath(os.fspath(path))
+    if path not in _output_dirs:
+        _output_dirs.append(path)
+        del _output_dirs[:-_MOST_DIRECTORIES]
+        touch()
 
 
 def touch():
@@ -114,11 +106,7 @@ def touch():
 
 
 def flush(now=False):
-    """Write the side file when there is something new.
-
-    Args:
-        now: do not wait for the second to be over.
-    """
+    """Write the side file when there is something new: once a second, or now."""
     global _dirty, _written_at
     try:
         if not _dirty or not slot.supervised or not slot.has_slot:

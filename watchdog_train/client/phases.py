@@ -13,43 +13,37 @@ _unseen: list = []
 _NUMBERS = {name: number for number, name in enumerate(L.PHASES)}
 
 
+@slot.harmless
 def set_phase(number):
     """Go to a phase for good."""
-    try:
-        words = slot.words
-        if words[L.W_PHASE] != number:
-            words[L.W_PHASE] = number
-            words[L.W_PHASE_ENTRIES] += 1
-    except Exception:
-        pass
+    words = slot.words
+    if words[L.W_PHASE] != number:
+        words[L.W_PHASE] = number
+        words[L.W_PHASE_ENTRIES] += 1
 
 
+@slot.harmless
 def enter(number):
     """Enter a phase for a while; the token for leave(), None when there is nothing to restore.
 
     Only the thread that trains has a phase: a save in the background must not hide that the
     training stands still.
     """
-    try:
-        if not slot.supervised or _thread.get_ident() != slot.owner:
-            return None
-        previous = slot.words[L.W_PHASE]
-        if previous == L.PHASE_IDLE and after_idle is not None:
-            previous = after_idle
-        set_phase(number)
-        return (previous, slot.generation)
-    except Exception:
+    if not slot.supervised or _thread.get_ident() != slot.owner:
         return None
+    previous = slot.words[L.W_PHASE]
+    if previous == L.PHASE_IDLE and after_idle is not None:
+        previous = after_idle
+    set_phase(number)
+    return (previous, slot.generation)
 
 
+@slot.harmless
 def leave(token):
     """Restore the phase that enter() found."""
-    try:
-        # A process forked in between has phases of its own.
-        if token is not None and token[1] == slot.generation:
-            set_phase(token[0])
-    except Exception:
-        pass
+    # A process forked in between has phases of its own.
+    if token is not None and token[1] == slot.generation:
+        set_phase(token[0])
 
 
 def number_of(name):

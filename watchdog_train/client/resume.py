@@ -64,14 +64,9 @@ def order():
 def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
     """The path to resume this very training from, None when it is another one.
 
-    To be asked once for each training, in the order in which they begin: it counts them.
-
-    Args:
-        format_name: "hf" or "lightning".
-        output_dir: by which this training is known: where it writes to, or its home.
-        ordinal: which training of this process it is, 1-based.
-        given: what the user said about resuming.
-        signature: what is trained, as a short text; two that differ are two trainings.
+    To be asked once for each training, in the order in which they begin: it counts them. One is
+    known by `output_dir`, where it writes to, or its home; by `ordinal` in this process, 1-based;
+    and by its `signature`. `given` is what the user said about resuming.
     """
     global _awaited
     _awaited = None
@@ -129,10 +124,7 @@ def look_at_save(content, path):
     """A script that counts for itself is about to save: is it behind the checkpoint?
 
     Decided at its first save to such a name as the checkpoint's, by the numbers that both of them
-    hold, else by those in the names.
-
-    Returns:
-        the numbers by their names.
+    hold, else by those in the names. Gives the numbers by their names.
     """
     global _settled
     counters = {}
@@ -176,12 +168,10 @@ def look_at_save(content, path):
 
 
 def _judge(pairs, done, other):
-    """Compare the counts at the first save with the checkpoint's: (name, now, then).
+    """Compare the counts at the first save with the checkpoint's: (name, now, then), never empty.
 
-    Args:
-        pairs: never empty.
-        done: optimizer steps of this process.
-        other: a number in the name is higher: if the count is lower, it is of another fold.
+    `done` are optimizer steps of this process. `other`: a number in the name is higher, so a lower
+    count is of another fold.
     """
     epochs = [(now, then) for name, now, then in pairs if name in L.EPOCH_NAMES]
     steps = [(now, then) for name, now, then in pairs if name in L.STEP_NAMES]
@@ -231,20 +221,16 @@ def hold_save():
         time.sleep(_HOLD_S)
 
 
+@slot.harmless
 def nth_of(home):
     """Which training into this place the newest one of this process is, None before the first."""
-    try:
-        return _begun.get(os.path.realpath(home))
-    except Exception:
-        return None
+    return _begun.get(os.path.realpath(home))
 
 
+@slot.harmless
 def signature_of(home):
     """What that training trains, None where it is not known."""
-    try:
-        return _training["signature"] if _training["home"] == os.path.abspath(home) else None
-    except Exception:
-        return None
+    return _training["signature"] if _training["home"] == os.path.abspath(home) else None
 
 
 def _begins(home, ordinal, signature):
@@ -269,8 +255,8 @@ def _is_meant(wanted, nth, ordinal):
 def _is_written_over(wanted):
     """Whether it is a newer save than the one that was chosen.
 
-    Two stages may write checkpoints of the same names into one directory: the first of them, which
-    is trained again, has by then put its own in the place of the second's.
+    Two stages may write checkpoints of the same names into one directory: the first, trained again,
+    has by then put its own in the place of the second's.
     """
     chosen = wanted.get("saved_at")
     if not isinstance(chosen, float):
@@ -311,23 +297,22 @@ def loaded(source):
     load_ended(load_begins(source))
 
 
+@slot.harmless
 def load_begins(source):
     """The script begins to read a file: True for the checkpoint that this attempt resumes from.
 
     Also for a copy of it, by size and end. False for another that may be a checkpoint.
     """
-    try:
-        wanted = order()
-        if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
-            return None
-        found = _is_wanted(source, wanted["path"])
-        if found:
-            slot.words[L.W_LOAD_BEGUN] |= 1
-        return found
-    except Exception:
+    wanted = order()
+    if not wanted or _used or wanted.get("format") in ("hf", "lightning"):
         return None
+    found = _is_wanted(source, wanted["path"])
+    if found:
+        slot.words[L.W_LOAD_BEGUN] |= 1
+    return found
 
 
+@slot.harmless
 def load_ended(found):
     """It has read it, without an exception.
 
@@ -335,13 +320,10 @@ def load_ended(found):
     steps, which begins again at zero, has to be added to. That it resumed is not proven by it.
     """
     global _settled
-    try:
-        if found:
-            _is_loaded()
-        elif found is False:
-            _settled = True
-    except Exception:
-        pass
+    if found:
+        _is_loaded()
+    elif found is False:
+        _settled = True
 
 
 def _is_wanted(source, wanted):

@@ -47,9 +47,7 @@ def recorded(format_name, original, position, name):
             if _thread.get_ident() in _outer:
                 pass
             elif isinstance(target, (str, os.PathLike)):
-                path = os.path.abspath(os.fspath(target))
-                files = {os.path.basename(path): _stat(path)}
-                record(path, format_name, files, counters=counters)
+                record(target, format_name, counters=counters)
             else:
                 _record_when_closed(target, format_name, counters)
         except Exception:
@@ -59,12 +57,10 @@ def recorded(format_name, original, position, name):
     return phases.like(wrapper, original)
 
 
+@slot.harmless
 def _fails(error, target):
     global failed
-    try:
-        failed = id(error), os.path.abspath(os.fspath(getattr(target, "name", target)))
-    except Exception:
-        pass
+    failed = id(error), os.path.abspath(os.fspath(getattr(target, "name", target)))
 
 
 def _record_when_closed(file, format_name, counters):
@@ -95,8 +91,7 @@ def _settle():
         try:
             found = _named_now(path, inodes)
             if found is not None and os.stat(found).st_size >= size:
-                files = {os.path.basename(found): _stat(found)}
-                record(found, format_name, files, step=step, counters=counters)
+                record(found, format_name, step=step, counters=counters)
         except Exception:
             pass
 
@@ -129,17 +124,6 @@ def _inodes(path):
     return found
 
 
-def record_file(path, format_name, step, home):
-    """Record a file that has been saved as a whole."""
-    try:
-        path = os.path.abspath(os.fspath(path))
-        files = {os.path.basename(path): _stat(path)}
-        output_dir = os.path.dirname(path)
-        record(path, format_name, files, step=step, output_dir=output_dir, home=home)
-    except Exception as error:
-        notes.note("a save was not recorded: " + type(error).__name__)
-
-
 def begin():
     """A save begins."""
     try:
@@ -161,9 +145,7 @@ def end(token):
 def of_directory(original, act=None):
     """`original`, a save of several files of which each is a part, with phase and counters.
 
-    Args:
-        original: the function.
-        act: called with its result and arguments after a save; what it throws becomes a note.
+    After a save `act` is called with its result and arguments; what it throws becomes a note.
     """
 
     def wrapper(*args, **kwargs):
@@ -185,45 +167,29 @@ def of_directory(original, act=None):
     return phases.like(wrapper, original)
 
 
-def record_directory(path, format_name, step, ordinal, output_dir):
+@slot.harmless
+def record_directory(path, format_name, output_dir, step=None):
     """Record a directory that has been saved as a whole."""
-    try:
-        files: dict = {}
-        for folder, _, names in os.walk(path):
-            for name in names:
-                if len(files) < _MOST_FILES:
-                    full = os.path.join(folder, name)
-                    files[os.path.relpath(full, path).replace(os.sep, "/")] = _stat(full)
-        if files:
-            record(
-                os.path.abspath(path),
-                format_name,
-                files,
-                step=step,
-                ordinal=ordinal,
-                output_dir=output_dir,
-            )
-    except Exception:
-        pass
+    files: dict = {}
+    for folder, _, names in os.walk(path):
+        for name in names:
+            if len(files) < _MOST_FILES:
+                full = os.path.join(folder, name)
+                files[os.path.relpath(full, path).replace(os.sep, "/")] = _stat(full)
+    if files:
+        record(path, format_name, files, step=step, output_dir=output_dir)
 
 
-def record(
-    path,
-    format_name,
-    files,
-    *,
-    step=None,
-    ordinal=None,
-    output_dir=None,
-    home=None,
-    counters=None,
-):
-    """Append one line about a finished save, in a single write."""
+def record(path, format_name, files=None, *, step=None, output_dir=None, home=None, counters=None):
+    """Append one line about a finished save: of this file, or of these files in a directory."""
     try:
         if not slot.supervised or not slot.attempt_dir:
             return
         import json
 
+        path = os.path.abspath(os.fspath(path))
+        if files is None:
+            files = {os.path.basename(path): _stat(path)}
         if step is None:
             step = L.step_of(slot.words)
         place = home or output_dir
@@ -231,7 +197,7 @@ def record(
             "path": path,
             "format": format_name,
             "step": step,
-            "ordinal": ordinal if ordinal is not None else slot.words[L.W_TRAIN_ORDINAL] or None,
+            "ordinal": slot.words[L.W_TRAIN_ORDINAL] or None,
             "output_dir": output_dir,
             "home": home,
             "nth": resume.nth_of(place) if place else None,
@@ -259,13 +225,11 @@ def _stat(path):
     return [found.st_size, found.st_mtime_ns]
 
 
+@slot.harmless
 def _count(word):
-    try:
-        if slot.supervised:
-            slot.words[word] += 1
-            slot.words[L.W_LAST_BEAT_NS] = slot.now_ns()
-    except Exception:
-        pass
+    if slot.supervised:
+        slot.words[word] += 1
+        slot.words[L.W_LAST_BEAT_NS] = slot.now_ns()
 
 
 def _after_fork():

@@ -112,8 +112,7 @@ def prepare(identifier, module, function, *arguments):
 def report_unused(final=False):
     """Say so of settings that have found nothing to change: after the first step, and at exit.
 
-    Args:
-        final: the training has ended; before that only settings that act before a first step.
+    Before the final one only of those that act before a first step.
     """
     for identifier in wanted():
         why = UNUSED.get(identifier)
@@ -121,10 +120,8 @@ def report_unused(final=False):
             report(identifier, False, why or "the training had nothing that it changes")
 
 
+@slot.harmless
 def _at_the_end():
-    try:
-        if any(slot.words[word] for word in (L.W_OPTIMIZER_STEPS, L.W_MICRO_BATCHES)):
-            report_unused(final=True)
-            notes.flush(now=True)
-    except Exception:
-        pass
+    if any(slot.words[word] for word in (L.W_OPTIMIZER_STEPS, L.W_MICRO_BATCHES)):
+        report_unused(final=True)
+        notes.flush(now=True)

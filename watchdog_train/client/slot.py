@@ -19,6 +19,19 @@ for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
     SAFE_FLAGS |= getattr(os, _name, 0)
 
 
+def harmless(function):
+    """A function that throws nothing: its errors are not the program's; it gives None then."""
+
+    def wrapper(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            return None
+
+    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
+    return wrapper
+
+
 class _Lazy(list):
     """Stands where the words will be: the first access makes the slot."""
 
@@ -114,31 +127,27 @@ def open_slot():
     return words
 
 
+@harmless
 def become_worker(number):
     """This process is a DataLoader worker."""
     global worker_id
     worker_id = number
-    try:
-        mine = open_slot()
-        mine[L.W_ROLE] = L.ROLE_WORKER
-        mine[L.W_WORKER] = number + 1
-        mine[L.W_PHASE] = L.PHASE_UNKNOWN
-    except Exception:
-        pass
+    mine = open_slot()
+    mine[L.W_ROLE] = L.ROLE_WORKER
+    mine[L.W_WORKER] = number + 1
+    mine[L.W_PHASE] = L.PHASE_UNKNOWN
 
 
+@harmless
 def become_rank(rank, local_rank, world):
     """This process has joined a process group: a rank, whatever it was taken for."""
-    try:
-        mine = open_slot()
-        if worker_id is not None:
-            return
-        _write_rank(mine, rank, local_rank, world)
-        mine[L.W_ROLE] = L.ROLE_RANK
-        if mine[L.W_PHASE] == L.PHASE_UNKNOWN:
-            mine[L.W_PHASE] = L.PHASE_STARTUP
-    except Exception:
-        pass
+    mine = open_slot()
+    if worker_id is not None:
+        return
+    _write_rank(mine, rank, local_rank, world)
+    mine[L.W_ROLE] = L.ROLE_RANK
+    if mine[L.W_PHASE] == L.PHASE_UNKNOWN:
+        mine[L.W_PHASE] = L.PHASE_STARTUP
 
 
 def take_ownership():
@@ -157,20 +166,18 @@ def take_decision():
     words[L.W_DECIDING] = _thread.get_native_id()
 
 
+@harmless
 def close():
     """Say that the interpreter ends; the file goes when the modules do."""
-    try:
-        if has_slot and not words[L.W_EXIT]:
-            failed = _failed()
-            words[L.W_EXIT] = L.EXIT_FAILED if failed else L.EXIT_QUIET
-            if words[L.W_PHASE] != L.PHASE_UNKNOWN:
-                # What an exception has ended is no finished training.
-                words[L.W_PHASE] = L.PHASE_UNKNOWN if failed else L.PHASE_FINISHING
-                words[L.W_PHASE_ENTRIES] += 1
-            for call in on_close:
-                call()
-    except Exception:
-        pass
+    if has_slot and not words[L.W_EXIT]:
+        failed = _failed()
+        words[L.W_EXIT] = L.EXIT_FAILED if failed else L.EXIT_QUIET
+        if words[L.W_PHASE] != L.PHASE_UNKNOWN:
+            # What an exception has ended is no finished training.
+            words[L.W_PHASE] = L.PHASE_UNKNOWN if failed else L.PHASE_FINISHING
+            words[L.W_PHASE_ENTRIES] += 1
+        for call in on_close:
+            call()
 
 
 def _failed():
@@ -286,55 +293,49 @@ def _thread_id():
     return _thread.get_ident()
 
 
+@harmless
 def _register():
     global _registered
     if _registered:
         return
     _registered = True
-    try:
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=after_fork_in_child)
-        import atexit
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=after_fork_in_child)
+    import atexit
 
-        atexit.register(close)
-        hear_of_the_end()
-    except Exception:
-        pass
+    atexit.register(close)
+    hear_of_the_end()
 
 
+@harmless
 def hear_of_the_end():
     """Threads are joined before exit handlers run, and a hang in that join is an exit, too.
 
     Costs nothing where threading is loaded; called again once torch, which loads it, is.
     """
     global _hears
-    try:
-        threading = sys.modules.get("threading")
-        if threading is not None and not _hears:
-            _hears = True
-            threading._register_atexit(close)
-    except Exception:
-        pass
+    threading = sys.modules.get("threading")
+    if threading is not None and not _hears:
+        _hears = True
+        threading._register_atexit(close)
 
 
+@harmless
 def after_fork_in_child():
     """Drop what belongs to the parent; nothing is made until this process has something to say."""
     global words, generation, _forked, has_slot, owner, owner_trains, worker_id, _opening, deciding
-    try:
-        generation += 1
-        deciding = 0
-        _forked, _opening, has_slot, worker_id = True, False, False, None
-        _last_words.path = _last_words.socket = None
-        owner, owner_trains = _thread_id(), False
-        if supervised:
-            words = _Lazy()
-        for call in on_fork_child:
-            try:
-                call()
-            except Exception:
-                pass
-    except Exception:
-        pass
+    generation += 1
+    deciding = 0
+    _forked, _opening, has_slot, worker_id = True, False, False, None
+    _last_words.path = _last_words.socket = None
+    owner, owner_trains = _thread_id(), False
+    if supervised:
+        words = _Lazy()
+    for call in on_fork_child:
+        try:
+            call()
+        except Exception:
+            pass
 
 
 def _room():

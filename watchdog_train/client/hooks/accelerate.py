@@ -39,7 +39,7 @@ def _record(where, accelerator, *_args, **_kwargs):
     # the first has begun with the weights.
     if accelerator.is_main_process and isinstance(where, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(where))
-        saves.record_directory(path, "accelerate", None, None, os.path.dirname(path))
+        saves.record_directory(path, "accelerate", os.path.dirname(path))
         notes.output_dir(os.path.dirname(path))
 
 

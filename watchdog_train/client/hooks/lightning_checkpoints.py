@@ -53,7 +53,9 @@ def written(_result, _plugin, *args, **kwargs):
     if os.path.basename(path).startswith(".") or not isinstance(checkpoint, dict):
         return
     if _VERSION_KEY in checkpoint and "optimizer_states" in checkpoint:
-        saves.record_file(path, "lightning", int(checkpoint["global_step"]), _home[0])
+        path = os.path.abspath(path)
+        step, output_dir = int(checkpoint["global_step"]), os.path.dirname(path)
+        saves.record(path, "lightning", step=step, output_dir=output_dir, home=_home[0])
 
 
 def save(trainer):
@@ -91,15 +93,9 @@ _YES = ("1", "y", "yes", "true")
 
 
 def prepare(bound, path, package):
-    """Let the call of fit() load this checkpoint where that is safe.
+    """Let the call of fit() load this checkpoint where that is safe, by its argument weights_only.
 
-    Args:
-        bound: arguments of fit(), of which weights_only may be set.
-        path: the checkpoint that fit() is to go on from.
-        package: "lightning.pytorch" or "pytorch_lightning".
-
-    Returns:
-        False where fit() would refuse the checkpoint: then it must not be handed over.
+    False where fit() would refuse the checkpoint: then it must not be handed over.
     """
     held = _refused(bound, path, package)
     if not held:

@@ -49,11 +49,7 @@ def _record(path):
 
 
 def _clear(path):
-    """Remove a lock that is in the way, if the plan asks for it and its maker is proven dead.
-
-    Returns:
-        Whether it was removed by this very call.
-    """
+    """Remove a lock that is in the way, if the plan asks for it and its maker is proven dead."""
     try:
         if settings.parameters("clear-stale-lock") is None:
             return False

@@ -12,10 +12,10 @@ from watchdog_train.client import (
     milestones,
     notes,
     phases,
+    pulse,
     saves,
     settings,
     slot,
-    witness,
 )
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client.hooks import tqdm
@@ -41,7 +41,7 @@ def arm(torch):
     slot.open_slot()
     slot.hear_of_the_end()
     exceptions.arm()
-    witness.allow_ptrace()
+    pulse.allow_ptrace()
     try:
         notes.arm_parts((_steps, _backward, _batches, _workers, _saves), torch)
     finally:

@@ -76,12 +76,9 @@ def _save_checkpoint(original):
         bound = names.bind(trainer, *args, **kwargs)
         step = int(trainer.state.global_step)
         base = trainer._get_output_dir(trial=bound.arguments.get("trial"))
+        output_dir = os.path.abspath(trainer.args.output_dir)
         saves.record_directory(
-            os.path.join(base, "checkpoint-" + str(step)),
-            "hf",
-            step,
-            slot.words[L.W_TRAIN_ORDINAL] or None,
-            os.path.abspath(trainer.args.output_dir),
+            os.path.join(base, "checkpoint-" + str(step)), "hf", output_dir, step
         )
 
     return saves.of_directory(original, record)

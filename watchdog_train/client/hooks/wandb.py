@@ -77,16 +77,14 @@ def _goes_offline(given):
     return True
 
 
+@slot.harmless
 def _say_where(run):
-    try:
-        place = getattr(getattr(run, "settings", None), "sync_dir", None)
-        if not place:
-            settings.report("wandb-offline", True, "offline; later: wandb sync wandb/offline-run-*")
-            return
-        said = "rank %d stays in %s; send it with: wandb sync %s" % (_rank(), place, place)
-        settings.report("wandb-offline", True, said)
-    except Exception:
-        pass
+    place = getattr(getattr(run, "settings", None), "sync_dir", None)
+    if not place:
+        settings.report("wandb-offline", True, "offline; later: wandb sync wandb/offline-run-*")
+        return
+    said = "rank %d stays in %s; send it with: wandb sync %s" % (_rank(), place, place)
+    settings.report("wandb-offline", True, said)
 
 
 def _identity(given):

@@ -37,13 +37,10 @@ GO_ON, WAIT, ACT, REFUSE = 0, 1, 2, 3
 
 
 class Talk:
-    """One rank's part in the agreement on one request.
+    """One rank's part in the agreement on one request, whose name is the same on every rank.
 
-    Args:
-        store: has add(key, number) and compare_set(key, expected, desired), as torch's.
-        name: of the request, the same on every rank.
-        world: how many ranks there are.
-        now: monotonic seconds.
+    `store` has add(key, number) and compare_set(key, expected, desired), as torch's. Times are
+    monotonic seconds.
     """
 
     def __init__(self, store, name, world, now):
@@ -143,12 +140,7 @@ def server():
 def due(kind, number, step, world, attempt):
     """What to do about this request at the end of this step: GO_ON, ACT or REFUSE.
 
-    Args:
-        kind: "save" or "stop".
-        number: of the request, the same for all supervisors of the job.
-        step: the end of which this is.
-        world: how many ranks there are.
-        attempt: the number of this attempt.
+    `kind` is "save" or "stop"; `number` is the same for all supervisors of the job.
     """
     global _lost
     request = _requests.get(kind)

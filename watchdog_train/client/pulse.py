@@ -49,6 +49,7 @@ def start():
         atexit.register(_at_exit)
 
 
+@slot.harmless
 def register_fault_handler():
     """SIGURG writes the stacks of all threads to a file of this process: the last resort.
 
@@ -56,39 +57,34 @@ def register_fault_handler():
     ignored by default, so a process that has exec'd survives it.
     """
     global _dump_file
-    try:
-        import faulthandler
+    import faulthandler
 
-        number = getattr(_signal, "SIGURG", None)
-        if number is None or not hasattr(faulthandler, "register"):
-            return
-        if _signal.getsignal(number) not in (_signal.SIG_DFL, _signal.SIG_IGN):
-            notes.note("SIGURG is used by the program: no fault handler")
-            return
-        _dump_file = _open_dump()
-        faulthandler.register(number, file=_dump_file, all_threads=True, chain=False)
-        slot.words[L.W_FAULT_HANDLER] = int(number)
-    except Exception:
-        pass
+    number = getattr(_signal, "SIGURG", None)
+    if number is None or not hasattr(faulthandler, "register"):
+        return
+    if _signal.getsignal(number) not in (_signal.SIG_DFL, _signal.SIG_IGN):
+        notes.note("SIGURG is used by the program: no fault handler")
+        return
+    _dump_file = _open_dump()
+    faulthandler.register(number, file=_dump_file, all_threads=True, chain=False)
+    slot.words[L.W_FAULT_HANDLER] = int(number)
 
 
+@slot.harmless
 def allow_ptrace():
     """Let a process of this user attach (py-spy under Yama scope 1); torch has paid for ctypes."""
     global _allow
-    try:
-        if not sys.platform.startswith("linux") or not slot.supervised or not slot.allow_ptracer:
-            return
-        if _allow is None:
-            import ctypes
+    if not sys.platform.startswith("linux") or not slot.supervised or not slot.allow_ptracer:
+        return
+    if _allow is None:
+        import ctypes
 
-            function = ctypes.CDLL(None).prctl
-            any_process = ctypes.c_ulong(_PR_SET_PTRACER_ANY)
-            zero = ctypes.c_ulong(0)
-            option = ctypes.c_int(_PR_SET_PTRACER)
-            _allow = lambda: function(option, any_process, zero, zero, zero)  # noqa: E731
-        _allow()
-    except Exception:
-        pass
+        function = ctypes.CDLL(None).prctl
+        any_process = ctypes.c_ulong(_PR_SET_PTRACER_ANY)
+        zero = ctypes.c_ulong(0)
+        option = ctypes.c_int(_PR_SET_PTRACER)
+        _allow = lambda: function(option, any_process, zero, zero, zero)  # noqa: E731
+    _allow()
 
 
 def start_pulse():
@@ -107,22 +103,20 @@ def start_pulse():
         _pulse_wake = None
 
 
+@slot.harmless
 def stop_pulse():
     """End the thread and wait until the system has forgotten it, but not for long."""
     global _pulse_wake
-    try:
-        wake, gone, task = _pulse_wake, _pulse_gone, _pulse_task
-        if wake is None or gone is None:
-            return
-        _pulse_wake = None
-        wake.release()
-        if not gone.acquire(True, _LONGEST_WAIT_FOR_PULSE_S) or task is None:
-            return
-        until = time.monotonic() + _LONGEST_WAIT_FOR_PULSE_S
-        while os.path.exists(task) and time.monotonic() < until:
-            time.sleep(0)
-    except Exception:
-        pass
+    wake, gone, task = _pulse_wake, _pulse_gone, _pulse_task
+    if wake is None or gone is None:
+        return
+    _pulse_wake = None
+    wake.release()
+    if not gone.acquire(True, _LONGEST_WAIT_FOR_PULSE_S) or task is None:
+        return
+    until = time.monotonic() + _LONGEST_WAIT_FOR_PULSE_S
+    while os.path.exists(task) and time.monotonic() < until:
+        time.sleep(0)
 
 
 def answer_dump(request):
