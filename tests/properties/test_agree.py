@@ -1,6 +1,6 @@
 """Ranks of several supervisors agree on a step: all act at one step, or none does.
 
-Simulated ranks take their part (client.agreement.Talk) at a store of one key after another; threads,
+Simulated ranks take their part (client.agreement.Talk) at a store, one key after another; threads,
 connections and time limits of calls are not in this.
 """
 
