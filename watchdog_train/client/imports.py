@@ -65,15 +65,13 @@ def run_hook(name, module):
     _pending.discard(name)
     hook, library = HOOKS[name][:2]
     try:
-        version = libraries.version_of(library)
-        if not libraries.is_covered(name, version):
-            _note(name, libraries.not_covered(name, version))
-            return
-        file, _, function = hook.partition(":")
-        full = "watchdog_train.client.hooks." + file
-        __import__(full)
-        getattr(sys.modules[full], function or "arm")(module)
-        _note(name, libraries.armed(name, version))
+        covered, status = libraries.coverage(name, libraries.version_of(library))
+        if covered:
+            file, _, function = hook.partition(":")
+            full = "watchdog_train.client.hooks." + file
+            __import__(full)
+            getattr(sys.modules[full], function or "arm")(module)
+        _note(name, status)
     except Exception as error:
         _note(name, "failed: " + type(error).__name__ + ": " + str(error)[:200])
 

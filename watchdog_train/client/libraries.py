@@ -79,24 +79,16 @@ def version_of(library):
     return getattr(sys.modules.get(library), "__version__", None)
 
 
-def is_covered(name, version):
-    """Whether the hook that waits for a module is armed for this version of its library."""
+def coverage(name, version):
+    """Whether the hook that waits for a module is armed for this version, and what to say of it."""
+    _, library, oldest, beyond, tested = HOOKS[name]
     numbers = version_numbers(version)
-    return numbers is not None and HOOKS[name][2] <= numbers < HOOKS[name][3]
-
-
-def armed(name, version):
-    """What to say of a hook that has been armed."""
-    if version_numbers(version) in [version_numbers(one) for one in HOOKS[name][4]]:
-        return "armed"
-    return "armed; not tested with " + str(version)
-
-
-def not_covered(name, version):
-    """What to say of a hook that is not armed."""
-    _, library, oldest, beyond, _ = HOOKS[name]
-    wanted = _text(oldest) + " to below " + _text(beyond)
-    return "skipped: " + library + " " + str(version) + " is outside " + wanted
+    if numbers is None or not oldest <= numbers < beyond:
+        wanted = _text(oldest) + " to below " + _text(beyond)
+        return False, "skipped: " + library + " " + str(version) + " is outside " + wanted
+    if numbers in [version_numbers(one) for one in tested]:
+        return True, "armed"
+    return True, "armed; not tested with " + str(version)
 
 
 def version_numbers(version):

@@ -27,30 +27,22 @@ def apply(torch):
 
 def without_processes(original, args, kwargs):
     """The arguments of Dataset.map or filter: in this process and written in small parts."""
-    entry = settings.parameters("num-proc-none")
-    if entry is None:
-        return args, kwargs
-    try:
-        bound = settings.bind(original, args, kwargs)
-        arguments = bound.arguments
-        before = arguments.get("num_proc")
-        at_once = int(entry.get("writer_batch_size", 100))
-        # Not the map's own batch size: what its function makes of a batch may hang on it.
-        written = arguments.get("writer_batch_size") or 1000
-        if written > at_once and "writer_batch_size" in bound.signature.parameters:
-            arguments["writer_batch_size"] = at_once
-        if before is None:
-            # Dataset.filter calls map in turn: what has been said stays.
-            if "num-proc-none" not in notes.answered():
-                settings.report("num-proc-none", True, "num_proc was not set")
-        else:
-            arguments["num_proc"] = None
-            settings.report("num-proc-none", True, "num_proc " + str(before) + " -> None")
-        return bound.args, bound.kwargs
-    except Exception as error:
-        why = "arguments do not fit: " + type(error).__name__
-        settings.report("num-proc-none", False, why)
-        return args, kwargs
+    return settings.changed("num-proc-none", original, args, kwargs, _in_this_process)
+
+
+def _in_this_process(entry, bound):
+    arguments = bound.arguments
+    before = arguments.get("num_proc")
+    at_once = int(entry.get("writer_batch_size", 100))
+    # Not the map's own batch size: what its function makes of a batch may hang on it.
+    written = arguments.get("writer_batch_size") or 1000
+    if written > at_once and "writer_batch_size" in bound.signature.parameters:
+        arguments["writer_batch_size"] = at_once
+    if before is None:
+        # Dataset.filter calls map in turn: what has been said stays.
+        return True, "" if "num-proc-none" in notes.answered() else "num_proc was not set"
+    arguments["num_proc"] = None
+    return True, "num_proc " + str(before) + " -> None"
 
 
 def _file_system_sharing(_):

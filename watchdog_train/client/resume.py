@@ -321,7 +321,8 @@ def load_ended(found):
     """
     global _settled
     if found:
-        _is_loaded()
+        injected()
+        os.close(os.open(_loaded_name(), os.O_WRONLY | os.O_CREAT, 0o600))
     elif found is False:
         _settled = True
 
@@ -345,11 +346,6 @@ def _is_wanted(source, wanted):
                 return True
     beside = _same(os.path.dirname(path), os.path.dirname(os.path.realpath(wanted)))
     return False if beside else None
-
-
-def _is_loaded():
-    injected()
-    os.close(os.open(_loaded_name(), os.O_WRONLY | os.O_CREAT, 0o600))
 
 
 def _loaded_name():

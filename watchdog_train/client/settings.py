@@ -68,6 +68,22 @@ def bind(function, args, kwargs):
     return inspect.signature(function).bind(*args, **kwargs)
 
 
+def changed(identifier, function, args, kwargs, change):
+    """The arguments of a call, changed in place by `change(entry, bound)`: (took, why)."""
+    entry = parameters(identifier)
+    if entry is None:
+        return args, kwargs
+    try:
+        bound = bind(function, args, kwargs)
+        took, why = change(entry, bound)
+        if why:
+            report(identifier, took, why)
+        return bound.args, bound.kwargs
+    except Exception as error:
+        report(identifier, False, type(error).__name__ + ": " + str(error)[:200])
+        return args, kwargs
+
+
 def check_environment():
     """Whether variables of the plan have arrived: a wrapper or the script may have set others."""
     for identifier, (_, entry) in wanted().items():

@@ -20,7 +20,7 @@ def apply(original, trainer, args, kwargs):
     try:
         bound = settings.bind(original, (trainer, *args), kwargs)
         given = bound.arguments.get("args")
-        if given is not None and not _is_changed(given):
+        if given is not None and not any(known() is given for known in _changed):
             _changed.append(weakref.ref(given))
             for identifier, change in _ARGUMENTS.items():
                 settings.attempted(identifier, change, given)
@@ -45,10 +45,6 @@ def _is_a(found, name):
 def no_early_stop(callbacks):
     """What stops by a metric of the evaluation refuses to begin without one."""
     callbacks[:] = [one for one in callbacks if not _is_a(one, "EarlyStoppingCallback")]
-
-
-def _is_changed(arguments):
-    return any(known() is arguments for known in _changed)
 
 
 def _halve(_, arguments):
@@ -99,7 +95,6 @@ def _evaluation_batch(_, arguments):
     return True, "evaluation %d -> %d" % (before, most)
 
 
-# The batch of the training goes first: that of the evaluation follows it.
 def _no_safetensors(_, arguments):
     if not hasattr(arguments, "save_safetensors"):
         return False, "this Trainer saves nothing else"
@@ -107,6 +102,7 @@ def _no_safetensors(_, arguments):
     return True, "save_safetensors=False"
 
 
+# The batch of the training goes first: that of the evaluation follows it.
 _ARGUMENTS = {
     "safetensors-off": _no_safetensors,
     "batch-halve-accumulate": _halve,

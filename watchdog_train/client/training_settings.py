@@ -124,25 +124,19 @@ def relieve(torch):
 
 def longer_timeout(function, args, kwargs):
     """The arguments of init_process_group or new_group, with a longer timeout if the plan says."""
-    entry = settings.parameters("raise-ddp-timeout")
-    if entry is None:
-        return args, kwargs
-    try:
-        from datetime import timedelta
+    return settings.changed("raise-ddp-timeout", function, args, kwargs, _longer_timeout)
 
-        wanted = timedelta(seconds=float(entry.get("seconds", 7200)))
-        bound = settings.bind(function, args, kwargs)
-        before = bound.arguments.get("timeout")
-        if before is not None and before >= wanted:
-            settings.report("raise-ddp-timeout", True, "already " + str(before))
-            return args, kwargs
-        bound.arguments["timeout"] = wanted
-        said = "the default" if before is None else str(before)
-        settings.report("raise-ddp-timeout", True, "timeout " + said + " -> " + str(wanted))
-        return bound.args, bound.kwargs
-    except Exception as error:
-        settings.report("raise-ddp-timeout", False, type(error).__name__ + ": " + str(error)[:200])
-        return args, kwargs
+
+def _longer_timeout(entry, bound):
+    from datetime import timedelta
+
+    wanted = timedelta(seconds=float(entry.get("seconds", 7200)))
+    before = bound.arguments.get("timeout")
+    if before is not None and before >= wanted:
+        return True, "already " + str(before)
+    bound.arguments["timeout"] = wanted
+    said = "the default" if before is None else str(before)
+    return True, "timeout " + said + " -> " + str(wanted)
 
 
 def apply_to_batches(torch):

@@ -89,7 +89,7 @@ def _fit(original, package):
         finally:
             lightning_steps.nobody_listens()
             self.__dict__.update(before)
-        lightning_steps.finished()
+        phases.guarded(milestones.training_finished)
         return result
 
     return phases.like(fit, original)

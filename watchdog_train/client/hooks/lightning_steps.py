@@ -122,13 +122,6 @@ def nobody_listens():
     slot.words[L.W_CAN_BE_ASKED] = 0
 
 
-@slot.harmless
-def finished():
-    """fit() has come to its end."""
-    phases.set_phase(L.PHASE_FINISHING)
-    milestones.reached("training finished")
-
-
 def logged(metrics, *_args, **_kwargs):
     """Metrics have been made numbers for a logger or the progress bar."""
     loss = _loss_of(metrics)
@@ -235,7 +228,7 @@ def make_callback(base):
             tell(batch_ends, trainer)
 
         def on_train_end(self, trainer, pl_module):
-            tell(_train_ends)
+            tell(milestones.training_finished)
 
         def on_exception(self, trainer, pl_module, exception):
             tell(nobody_listens)
@@ -256,11 +249,6 @@ def _fit_called(trainer):
     if slot.words[L.W_PHASE] == L.PHASE_FINISHING:
         phases.set_phase(L.PHASE_STARTUP)
     counted(trainer)
-
-
-def _train_ends():
-    nobody_listens()
-    finished()
 
 
 def _evaluation_starts(entered):

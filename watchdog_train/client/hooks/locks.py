@@ -50,34 +50,29 @@ def _record(path):
 
 def _clear(path):
     """Remove a lock that is in the way, if the plan asks for it and its maker is proven dead."""
+    if settings.parameters("clear-stale-lock") is None:
+        return False
+    took, why = False, ""
     try:
-        if settings.parameters("clear-stale-lock") is None:
-            return False
         path = os.path.abspath(path)
         now = time.monotonic()
         if now - _looked.get(path, -_LOOK_EVERY_S) < _LOOK_EVERY_S:
             return False
         _looked[path] = now
-        found = os.stat(path)
-        owner = _recorded(path, found)
+        owner = _recorded(path, os.stat(path))
         if owner is None:
-            settings.report(
-                "clear-stale-lock", False, path + " is not known to be of this run: left alone"
-            )
-            return False
-        if not _is_gone(owner):
-            settings.report("clear-stale-lock", False, path + " is held by a process that lives")
-            return False
-        os.unlink(path)
-        settings.report(
-            "clear-stale-lock", True, path + " of process %d, which is gone" % owner["pid"]
-        )
-        return True
+            why = path + " is not known to be of this run: left alone"
+        elif not _is_gone(owner):
+            why = path + " is held by a process that lives"
+        else:
+            os.unlink(path)
+            took, why = True, path + " of process %d, which is gone" % owner["pid"]
     except FileNotFoundError:
-        pass
+        return False
     except Exception as error:
-        settings.report("clear-stale-lock", False, type(error).__name__ + ": " + str(error)[:200])
-    return False
+        why = type(error).__name__ + ": " + str(error)[:200]
+    settings.report("clear-stale-lock", took, why)
+    return took
 
 
 def _around_baton(baton):

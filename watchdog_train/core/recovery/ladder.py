@@ -60,7 +60,6 @@ class Restart(Value):
     """Newer checkpoints that were passed over."""
     chosen: CheckpointFinding | None
     delay_s: float
-    why: Why
 
 
 class Stop(Value):
@@ -93,7 +92,7 @@ def next_step(
     attempt = state.attempt
     if attempt is None:
         plan = first_plan(state, policy, catalogue)
-        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
+        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0)
     case = gather(state, attempt, survey, policy, catalogue)
     end = _not_due(case)
     if end is not None and not state.just_reopened:
@@ -302,7 +301,6 @@ def _restart(
         rejected=case.choice.rejected,
         chosen=case.choice.chosen,
         delay_s=delay_s,
-        why=why,
     )
 
 
