@@ -28,7 +28,8 @@ def harmless(function):
         except Exception:
             return None
 
-    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
+    wrapper.__name__ = getattr(function, "__name__", "wrapper")
+    wrapper.__doc__ = function.__doc__
     return wrapper
 
 
@@ -120,10 +121,7 @@ def open_slot():
     words = [0] * L.SLOT_WORDS if made is None else made
     _register()
     for call in on_open:
-        try:
-            call()
-        except Exception:
-            pass
+        harmless(call)()
     return words
 
 
@@ -332,10 +330,7 @@ def after_fork_in_child():
     if supervised:
         words = _Lazy()
     for call in on_fork_child:
-        try:
-            call()
-        except Exception:
-            pass
+        harmless(call)()
 
 
 def _room():
