@@ -60,7 +60,6 @@ def _has_sibling(parent: str) -> bool:
 
 
 def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
-    """Weights, optimizer and every rank's random state are there and right in themselves."""
     path, files = candidate.path, candidate.files
     formats.refuse_unfinished(files)
     ranks = {int(match[1]) for name in files if (match := _RANDOM.match(name))}

@@ -16,6 +16,8 @@ from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
 from watchdog_train.checkpoints.pickle_head import is_behind, step_of
 from watchdog_train.core.model import SaveRecord, Value, Whose
 
+_real = os.path.realpath
+
 
 class Running(Value):
     """The training that ran when the attempt ended, as its process told it."""
@@ -123,11 +125,8 @@ class Records:
         before = [nth for t, nth in others if t <= saved_at]
         return before[-1] if before else None
 
-    def known(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """The candidates with what their records tell: step, training, and that there is one."""
-        return [self._with_record(candidate) for candidate in candidates]
-
-    def _with_record(self, candidate: Candidate) -> Candidate:
+    def known(self, candidate: Candidate) -> Candidate:
+        """The candidate with what its record tells: step, training, and that there is one."""
         record = self.of(candidate)
         whose = self.whose(candidate)
         home = whose.home or os.path.dirname(candidate.path)
@@ -149,10 +148,6 @@ class Records:
 
 def _writer(record: SaveRecord) -> Whose:
     return msgspec.convert(record, Whose, from_attributes=True)
-
-
-def _real(path: str) -> str:
-    return os.path.realpath(path)
 
 
 def _unchanged(noted: Mapping[str, tuple[int, int]], present: Sizes) -> bool:

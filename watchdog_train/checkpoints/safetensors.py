@@ -122,7 +122,6 @@ def check_index(path: str) -> formats.Verdict:
 
 
 def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
-    """Single files, and the directory itself where it has shards or their index."""
     shards = listing.sizes(lambda name: name.endswith(INDEX_SUFFIX) or _SHARD_NAME.search(name))
     found = list(formats.a_directory(listing, NAME, shards))
     for entry in listing.entries:

@@ -107,8 +107,10 @@ def survey(
         most_depth=0 if noted_only else DEPTH,
         noted=records.present[-_CHECKED_CAP:],
     )
-    candidates = [item for item in found.candidates if not noted_only or records.covers(item)]
-    ordered = newest_first(_looked_into(records.known(candidates)))
+    candidates = [
+        records.known(item) for item in found.candidates if not noted_only or records.covers(item)
+    ]
+    ordered = newest_first(_looked_into(candidates))
     problem = found.problem
     if noted_only and not ordered:
         problem = problem or "no save that the hooks noted is there unchanged"
@@ -292,7 +294,6 @@ def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> Checkpoint
 
 
 def _with_counters(finding: CheckpointFinding, records: Records) -> CheckpointFinding:
-    """With what the file itself says of its step, which goes before what anybody has noted."""
     if finding.format != TORCH_NAME:
         return finding
     counted = counters(finding.path)

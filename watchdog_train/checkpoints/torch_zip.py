@@ -216,7 +216,6 @@ def _is_torch_file(path: str) -> bool:
 
 
 def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
-    """Files of torch.save that are not a part of something larger."""
     files = [one for one in listing.entries if one.kind == "file"]
     files = [one for one in files if not one.name.startswith((".", *PARTS))]
     found = [one for one in files if one.name.removesuffix(".tmp").endswith(SUFFIXES)]

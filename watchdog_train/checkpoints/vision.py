@@ -22,7 +22,6 @@ def _epoch(head: Head, second: str) -> Numbers | None:
 
 
 def _check_timm(candidate: Candidate, limits: Limits) -> Verdict:
-    """Its name, the structure of the zip, at level full its checksums."""
     if os.path.basename(candidate.path) in _TIMM_UNFINISHED:
         raise DamagedError("by its name a save that has not finished")
     return check_file(candidate.path, limits)

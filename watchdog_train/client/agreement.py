@@ -104,8 +104,6 @@ class Talk:
 
 
 class _Request:
-    """A request that this process takes part in."""
-
     __slots__ = ("ended", "number", "talk")
 
     def __init__(self, number):

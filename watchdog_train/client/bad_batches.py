@@ -117,9 +117,13 @@ def apply(torch):
     wrapper = torch._utils.ExceptionWrapper
     for kind in (module._SingleProcessDataLoaderIter, several):
         kind._next_data = _next_data(kind._next_data)
-    base._next_index = _next_index(base._next_index)
-    base._reset = _reset(base._reset)
-    several._process_data = _process_data(several._process_data, wrapper)
+    base._next_index = phases.after(base._next_index, _index_taken)
+    base._reset = phases.before(_epoch_begins, base._reset)
+
+    def data_came(iterator, data, *_args, **_kwargs):
+        _epoch(iterator).of_a_batch = isinstance(data, wrapper)
+
+    several._process_data = phases.before(data_came, several._process_data)
 
 
 def _epoch(iterator):
@@ -154,38 +158,19 @@ def _next_data(original):
     return phases.like(_next_data, original)
 
 
-def _next_index(original):
-    def _next_index(self):
-        index = original(self)
-        epoch = _epoch(self)
-        if self._num_workers == 0:
-            epoch.of_a_batch = True
-        if self._dataset_kind == 0 and getattr(self, "_in_order", True):
-            epoch.asked.append(index)
-        return index
-
-    return phases.like(_next_index, original)
+def _index_taken(index, iterator):
+    epoch = _epoch(iterator)
+    if iterator._num_workers == 0:
+        epoch.of_a_batch = True
+    if iterator._dataset_kind == 0 and getattr(iterator, "_in_order", True):
+        epoch.asked.append(index)
 
 
-def _reset(original):
-    def _reset(self, *args, **kwargs):
-        self.__dict__.pop("_wtrain_epoch", None)
-        return original(self, *args, **kwargs)
-
-    return phases.like(_reset, original)
-
-
-def _process_data(original, wrapper):
-    def _process_data(self, data, *args, **kwargs):
-        _epoch(self).of_a_batch = isinstance(data, wrapper)
-        return original(self, data, *args, **kwargs)
-
-    return phases.like(_process_data, original)
+def _epoch_begins(iterator, *_args, **_kwargs):
+    iterator.__dict__.pop("_wtrain_epoch", None)
 
 
 class _Bad:
-    """In place of a batch that could not be moved."""
-
     def __init__(self, error):
         self.error = error
 

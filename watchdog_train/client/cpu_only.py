@@ -83,10 +83,7 @@ def _redirect(torch):
 
 
 def _answers(original, value):
-    def answer(*args, **kwargs):
-        return value
-
-    return phases.like(answer, original)
+    return phases.like(lambda *_args, **_kwargs: value, original)
 
 
 def _loads(original):

@@ -19,8 +19,6 @@ _finding: set = set()
 
 
 class _Finder:
-    """Sits first in sys.meta_path; for all but a handful of names it costs one look-up."""
-
     def find_spec(self, name, path=None, target=None):
         """The spec that the other finders give, with its loader prepared."""
         if name == PACKAGE:

@@ -179,7 +179,6 @@ def close():
 
 
 def _failed():
-    """Whether an exception has ended the script."""
     if getattr(sys, "last_type", None) is not None:
         return True
     # A child of multiprocessing has its exceptions printed by its own _bootstrap, which ends the

@@ -42,8 +42,7 @@ def stagger(entry):
 def apply(torch):
     """Apply what the plan asks for to a torch that has just been imported."""
     settings.attempted("omp-1", _one_thread, torch)
-    if settings.parameters("cpu-not-mps") is not None:
-        _without_mps(torch)
+    settings.prepare("cpu-not-mps", "training_settings", "without_mps", torch)
     settings.prepare("cpu", "cpu_only", "apply", torch)
     settings.prepare("memory-relief", "training_settings", "relieve", torch)
 
@@ -54,27 +53,18 @@ def _one_thread(_, torch):
     return True, str(before) + " -> 1 threads"
 
 
-def _without_mps(torch):
+def without_mps(torch):
     """Whoever asks for MPS hears that there is none; a device that is named outright stays.
 
     What has come of it is told after the first step, by the device of the parameters.
     """
-    try:
-        mps = torch.backends.mps
-        before = mps.is_available
-
-        def is_available():
-            return False
-
-        mps.is_available = phases.like(is_available, before)
-    except Exception as error:
-        settings.report("cpu-not-mps", False, type(error).__name__)
-        return
-    after_first_step(_tell_device)
-
-
-def _tell_device(device):
-    settings.report("cpu-not-mps", device == "cpu", "parameters are on " + device)
+    mps = torch.backends.mps
+    mps.is_available = phases.like(lambda: False, mps.is_available)
+    after_first_step(
+        lambda device: settings.report(
+            "cpu-not-mps", device == "cpu", "parameters are on " + device
+        )
+    )
 
 
 def after_first_step(tell):
@@ -174,7 +164,6 @@ def _patch_batches(torch, iterator):
 
 
 def _shorter(batch, times):
-    """The batch with its sequences cut, or the batch itself."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in batch.items()}
     length = shapes["input_ids"][-1]
     _seen["length"] = greatest = max(_seen["length"], length)

@@ -44,23 +44,12 @@ def _record(where, accelerator, *_args, **_kwargs):
 
 
 def _loading(accelerator):
-    original = accelerator.load_state
+    load = milestones.around("Accelerator.load_state", accelerator.load_state, L.PHASE_LOAD)
+    accelerator.load_state = phases.after(load, _loaded)
 
-    def load_state(self, *args, **kwargs):
-        place = milestones.begin("Accelerator.load_state")
-        token = phases.enter(L.PHASE_LOAD)
-        failed = True
-        try:
-            result = original(self, *args, **kwargs)
-            failed = False
-        finally:
-            phases.leave(token)
-            milestones.end(place, failed)
-        source = args[0] if args else kwargs.get("input_dir")
-        resume.loaded(source)
-        return result
 
-    accelerator.load_state = phases.like(load_state, original)
+def _loaded(_result, _accelerator, *args, **kwargs):
+    resume.loaded(args[0] if args else kwargs.get("input_dir"))
 
 
 class _Step:

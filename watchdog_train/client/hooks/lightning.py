@@ -96,7 +96,6 @@ def _fit(original, package):
 
 
 def _begin(trainer, original, package, args, kwargs):
-    """Count this training, and give it the checkpoint to go on from if it is the one."""
     try:
         if not slot.supervised:
             return args, kwargs

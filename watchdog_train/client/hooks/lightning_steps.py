@@ -20,8 +20,6 @@ armed: set = set()
 
 
 class _Fit:
-    """The training that runs, as far as every batch asks for it."""
-
     __slots__ = (
         "automatic", "batches", "looked_at", "looked_batch", "looked_entries", "step", "steps",
     )  # fmt: skip

@@ -25,7 +25,6 @@ def arm(module):
 
 
 def _record(path):
-    """This process has made a lock file."""
     try:
         if not slot.supervised or not slot.attempt_dir:
             return

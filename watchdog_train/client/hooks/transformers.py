@@ -95,7 +95,6 @@ def _train(original):
 
 
 def _begin(trainer, original, args, kwargs):
-    """Count this training, and give it the checkpoint to go on from if it is the one."""
     if not slot.supervised:
         return args, kwargs
     ordinal = 0

@@ -26,8 +26,6 @@ def arm(module):
 
 
 def _with_identity(original):
-    """wandb.init with what the plan and the run's identity add to it."""
-
     def init(*args, **kwargs):
         offline = False
         try:

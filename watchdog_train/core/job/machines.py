@@ -183,7 +183,6 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
 
 
 def _guilty(host: str, state: State, why: Why) -> tuple[GuiltyNode, ...]:
-    """A lost machine, to be left out when the job begins again."""
     name = hostname_of(host, state)
     return (GuiltyNode(host=name, why=why),) if name not in ("", state.host) else ()
 
@@ -344,7 +343,6 @@ def other_hosts(state: State) -> tuple[str, ...]:
 
 
 def _ending(state: State) -> StallRecord | None:
-    """The stall or crash that ends the present attempt."""
     attempt = state.attempt
     return state.stall(attempt.stall_id or attempt.crash_id) if attempt is not None else None
 

@@ -160,7 +160,6 @@ def _why_spent(
 
 
 def _may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
-    """Whether it is an older state of the same training."""
     of_same = (finding.format, finding.home, finding.nth, finding.ordinal, finding.signature) == (
         used.format,
         used.home,
@@ -187,7 +186,6 @@ def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
 
 
 def _is_same(used: CheckpointRef, finding: CheckpointFinding) -> bool:
-    """Whether an attempt was given this very checkpoint, unchanged since."""
     return used.path == finding.path and used.saved_at in (None, finding.saved_at)
 
 

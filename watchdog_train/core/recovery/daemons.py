@@ -103,7 +103,6 @@ def _wait(
 
 
 def _others(sight: TreeSight) -> Iterable[MemberSample]:
-    """Who may be the training, or become it."""
     for one in sight.sample.members:
         dead = one.state in ("Z", "X") or one.member.name in kill.HELPERS
         if one.member.role in ("rank", "other") and not dead:

@@ -195,7 +195,6 @@ def _idle_attempts(
     chosen: CheckpointFinding | None,
     survey: Survey | None,
 ) -> tuple[AttemptRecord, ...]:
-    """The newest attempts none of which came further than the ones before them."""
     best_step, newest = 0, -1
     best = attempts[0].plan.checkpoint if attempts else None
     for index, attempt in enumerate(attempts):
@@ -231,6 +230,5 @@ def within_limits(case: Case) -> bool:
 
 
 def _slowed(before: AttemptRecord, after: AttemptRecord) -> bool:
-    """Whether steps took much longer in the second of two attempts."""
     old, new = before.fastest_steps_s, after.fastest_steps_s
     return old is not None and new is not None and old >= SLOWER_FACTOR * new

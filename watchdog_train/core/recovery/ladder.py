@@ -19,27 +19,14 @@ from watchdog_train.core.model import (
     WhyCode,
 )
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery import crashes, plans
+from watchdog_train.core.recovery import crashes, history, outcome, plans
 from watchdog_train.core.recovery.choice import (
     BY_A_CHECKPOINT,
     choose_checkpoint,
     failed_last,
     name_of,
 )
-from watchdog_train.core.recovery.history import (
-    Case,
-    asked_for,
-    gather,
-    ids,
-    same_again,
-    tries,
-    within_limits,
-)
-from watchdog_train.core.recovery.outcome import (
-    EXIT_GAVE_UP,
-    EXIT_RETRY_ELSEWHERE,
-    child_code,
-)
+from watchdog_train.core.recovery.history import Case
 from watchdog_train.core.recovery.remedies import RemedySpec, parted
 
 __all__ = ["FALLBACK", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
@@ -74,7 +61,7 @@ class Stop(Value):
 
 def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
     """The first attempt: the command as it is, with the remedies the user asked for."""
-    uses = asked_for(policy, catalogue)
+    uses = history.asked_for(policy, catalogue)
     known = {use.id for use in uses} | set(policy.recovery.without_remedies)
     lacking = [word for word in policy.recovery.with_remedies if parted(word)[0] not in known]
     why = Why("first-attempt")
@@ -93,7 +80,7 @@ def next_step(
     if attempt is None:
         plan = first_plan(state, policy, catalogue)
         return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0)
-    case = gather(state, attempt, survey, policy, catalogue)
+    case = history.gather(state, attempt, survey, policy, catalogue)
     end = _not_due(case)
     if end is not None and not state.just_reopened:
         return end
@@ -104,7 +91,7 @@ def next_step(
         added = _unnamed(case, catalogue)
     if added is None and instead is not None:
         case, added = instead, ()
-    elif added is None or (not added and same_again(case)):
+    elif added is None or (not added and history.same_again(case)):
         added = _permitted(case, catalogue) or added
     if added is None and state.just_reopened:
         added = ()  # asked for by a person, who knows what has changed since
@@ -114,7 +101,6 @@ def next_step(
 
 
 def _not_due(case: Case) -> Stop | None:
-    """Why no restart is due at all, None when one is."""
     attempt, recovery = case.attempt, case.policy.recovery
     what = _what_happened(case)
     if not case.stalled and attempt.code == 0:
@@ -124,38 +110,37 @@ def _not_due(case: Case) -> Stop | None:
         return Stop(why=why, exit_code=0, outcome="succeeded")
     if case.stalled and recovery.on_stall != "restart":
         why = what.plus(Why("on-stall", option=recovery.on_stall))
-        return Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE)
+        return Stop(why=why, exit_code=outcome.EXIT_RETRY_ELSEWHERE)
     stays = case.crash is not None and case.crash.fact.stays
     if (stays or not case.stalled) and recovery.on_crash == "stop":
         return _failed(what.plus(Why("on-crash")), attempt)
     if case.family == "waiting-for-input":
-        return Stop(why=what.plus(Why("would-ask-again")), exit_code=EXIT_GAVE_UP)
+        return Stop(why=what.plus(Why("would-ask-again")), exit_code=outcome.EXIT_GAVE_UP)
     row = crashes.row_of(case.crash) if case.crash is not None else None
     if row is not None and row.reaction == "stop":
         return _failed(what.plus(Why(row.why_stop)), attempt)
     if recovery.max_restarts == 0:
         why = what.plus(Why("no-restart"))
-        stop = Stop(why=why, exit_code=EXIT_RETRY_ELSEWHERE)
+        stop = Stop(why=why, exit_code=outcome.EXIT_RETRY_ELSEWHERE)
         return stop if case.stalled else _failed(why, attempt)
     used = case.state.restarts_since_progress
     if used >= recovery.max_restarts:
         why = what.plus(Why("restarts-used", count=used, of=recovery.max_restarts))
         if case.crash is not None and case.crash.repeated:
             return _failed(why, attempt)
-        return Stop(why=why, exit_code=EXIT_GAVE_UP)
+        return Stop(why=why, exit_code=outcome.EXIT_GAVE_UP)
     return None
 
 
 def _failed(why: Why, attempt: AttemptRecord, offers: Sequence[str] = ()) -> Stop:
     stays = attempt.crash is not None and attempt.crash.stays  # its code is that of our signal
-    code = EXIT_GAVE_UP if stays else child_code(attempt)
+    code = outcome.EXIT_GAVE_UP if stays else outcome.child_code(attempt)
     return Stop(why=why, exit_code=code, outcome="failed", offers=tuple(offers))
 
 
 def _named(
     case: Case, catalogue: Mapping[str, RemedySpec], offers: list[str]
 ) -> tuple[RemedyUse, ...] | None:
-    """The first remedy that the explanation names and that has not had its turn."""
     if case.explanation is None:
         return None
     for remedy in case.explanation.remedies:
@@ -165,7 +150,7 @@ def _named(
         if spec is None or not _may_try(case, spec):
             continue
         if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
-            if _may_repeat(case) and not same_again(case):
+            if _may_repeat(case) and not history.same_again(case):
                 return ()
             continue
         if not _allowed(case, spec, named=True):
@@ -181,7 +166,7 @@ def _named(
 def _may_try(case: Case, spec: RemedySpec) -> bool:
     if spec.id in case.policy.recovery.without_remedies or spec.id in case.spoiled:
         return False
-    if spec.evidence_only and any(spec.id in ids(one.plan) for one in case.state.attempts):
+    if spec.evidence_only and any(spec.id in history.ids(one.plan) for one in case.state.attempts):
         return False
     if case.explanation is not None and spec.id in case.explanation.pointless:
         return False
@@ -214,17 +199,16 @@ def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse
         return again
     fallback = _fallback(case, catalogue)
     tried = len(case.state.attempts) - case.state.reopened_after
-    if same_again(case) or (case.family is None and case.idle and tried > 1):
+    if history.same_again(case) or (case.family is None and case.idle and tried > 1):
         return fallback or again
     return fallback if again is None else again
 
 
 def _may_repeat(case: Case) -> bool:
-    """Whether the same plan may be tried once more."""
     if case.crash is None:
-        return within_limits(case)
+        return history.within_limits(case)
     at_once = crashes.row_of(case.crash).reaction == "at-once"
-    return within_limits(case) if at_once else crashes.may_restart(case.crash)
+    return history.within_limits(case) if at_once else crashes.may_restart(case.crash)
 
 
 def _with_older(case: Case, survey: Survey | None) -> Case | None:
@@ -293,8 +277,8 @@ def _restart(
         resume_arg=resume.template,
     )
     delay_s = 0.0
-    if ids(plan) == ids(case.attempt.plan) and not _is_first(case):
-        doublings = min(max(len(tries(case)) - 1, 0), 30)
+    if history.ids(plan) == history.ids(case.attempt.plan) and not _is_first(case):
+        doublings = min(max(len(history.tries(case)) - 1, 0), 30)
         delay_s = min(case.policy.timing.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
     return Restart(
         plan=plan,
@@ -353,7 +337,7 @@ def _what_next(
     case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]
 ) -> tuple[Why, ...]:
     found = []
-    dropped = tuple(sorted(case.spoiled & ids(case.attempt.plan)))
+    dropped = tuple(sorted(case.spoiled & history.ids(case.attempt.plan)))
     if dropped:
         found.append(Why("taking-back", names=dropped))
     if case.choice.spent:
@@ -367,7 +351,7 @@ def _what_next(
 
 
 def _give_up(case: Case, offers: Sequence[str]) -> Stop:
-    spent, what = tries(case), _what_happened(case)
+    spent, what = history.tries(case), _what_happened(case)
     why = what.plus(
         Why("plan-failed", count=len(spent)) if len(spent) > 1 else Why("no-remedy-left")
     )
@@ -378,9 +362,8 @@ def _give_up(case: Case, offers: Sequence[str]) -> Stop:
         same = what.plus(Why("same-again", count=case.crash.repeated + 1))
         return _failed(same.plus(*_offered(offers)), case.attempt, offers)
     why = why.plus(Why("nothing-left-to-try"), *_offered(offers))
-    return Stop(why=why, exit_code=EXIT_GAVE_UP, offers=tuple(offers))
+    return Stop(why=why, exit_code=outcome.EXIT_GAVE_UP, offers=tuple(offers))
 
 
 def _offered(offers: Sequence[str]) -> tuple[Why, ...]:
-    """What the diagnosis names and the user has not allowed."""
     return (Why("not-allowed", names=tuple(offers)),) if offers else ()

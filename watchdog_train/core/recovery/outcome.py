@@ -86,7 +86,6 @@ def _could_resume(state: State, attempt: AttemptRecord) -> bool:
 
 
 def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
-    """Why an exit code of 0 may not be the whole truth."""
     doubts = [Why("exit-not-seen")] if attempt.how_known == "slot" else []
     total = state.progress.total_steps
     if attempt.last_step is None:

@@ -300,7 +300,6 @@ def _fill(word: str, path: str) -> str:
 
 
 def _put(argv: list[str], word: str, values: list[str]) -> bool:
-    """Replace an option that is in argv already; False when it is not there."""
     name, equals, _ = word.partition("=")
     if not equals and not word.startswith("-"):
         return False

@@ -120,7 +120,6 @@ def _is_over(state: State, policy: Policy) -> bool:
 def _plan_again(
     observation: Observation, state: State, policy: Policy, remedies: Remedies
 ) -> Action:
-    """Choose the checkpoint and the settings of the next attempt, or give up, with the reasons."""
     if observation.survey is None:
         if "survey" in observation.running:
             return Wait(until=observation.now + 0.05)
@@ -173,7 +172,6 @@ def _plan_again(
 
 
 def _with_other_port(plan: Plan, port: int | None) -> Plan:
-    """The plan with another MASTER_PORT, where somebody else has taken the one that is set."""
     if port is None:
         return plan
     why = plan.why.plus(Why("port-taken", count=port))
@@ -181,7 +179,6 @@ def _with_other_port(plan: Plan, port: int | None) -> Plan:
 
 
 def _start_scan(observation: Observation, state: State) -> Action:
-    """The next scan, or the wait for it."""
     if (backing_off := _backoff(observation, state)) is not None:
         return backing_off
     attempt, failures = state.attempt, state.scan_failures
@@ -193,7 +190,6 @@ def _start_scan(observation: Observation, state: State) -> Action:
 
 
 def _backoff(observation: Observation, state: State) -> Wait | None:
-    """The wait that was recorded, while it lasts."""
     until = state.backoff_until or 0.0
     return Wait(until=min(until, observation.now + 0.5)) if observation.now < until else None
 
@@ -241,7 +237,6 @@ def torn_save(state: State) -> TornSave | None:
 
 
 def _room_to_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """What has to be waited for before a planned restart; None when it may be launched."""
     postponed, limit_s = state.postponed, policy.recovery.room_wait_s
     if postponed is not None and observation.now - postponed.since >= limit_s:
         return _give_up_for_room(Why("cannot-start", because=(postponed.why,)), limit_s)

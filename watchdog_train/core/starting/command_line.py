@@ -386,8 +386,6 @@ def _first_program(words: Sequence[str]) -> int | None:
 
 
 class _Run(Value, kw_only=False):
-    """What is run, by the name of its file or module, and where its own words begin."""
-
     name: str
     begin: int
     is_module: bool = False
@@ -420,7 +418,6 @@ def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
 
 
 def _position(words: Sequence[str]) -> tuple[Family, int] | None:
-    """The family of the launcher in a command, and where its own arguments begin."""
     for position, word in enumerate(words):
         run: _Run | None = _Run(name=_program(word), begin=position + 1)
         if _PYTHON.match(_program(word)):
@@ -451,7 +448,6 @@ def _family(run: _Run, words: Sequence[str]) -> tuple[Family, int] | None:
 
 
 def _commands(script: str) -> Iterator[tuple[str, ...]]:
-    """The simple commands of a shell script; none where its quotes do not close."""
     lines = script.replace("\\\n", " ").split("\n")
     text = " ; ".join(_COMMENT.sub("", line) for line in lines)
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
@@ -472,7 +468,6 @@ def _commands(script: str) -> Iterator[tuple[str, ...]]:
 
 
 def _read(words: Sequence[str], family: Family) -> tuple[dict[str, str], list[str]]:
-    """The launcher's own options, which are before the script, and what comes after them."""
     known = OPTIONS[family]
     found: dict[str, str] = {}
     rest = list(words)
