@@ -118,9 +118,5 @@ def _by_number(group: list[Candidate]) -> list[Candidate]:
         chains.setdefault((where, shape), []).append(one)
         keys[one.path] = (first, found.counts, one.mtime_ns)
     ordered = (sorted(c, key=lambda one: keys[one.path], reverse=True) for c in chains.values())
-    return _merged(ordered)
-
-
-def _merged(chains: Iterable[Iterable[Candidate]]) -> list[Candidate]:
-    """Of the first ones of all chains always the newest file."""
-    return list(heapq.merge(*chains, key=lambda one: -one.mtime_ns))
+    # Of the first ones of all chains always the newest file.
+    return list(heapq.merge(*ordered, key=lambda one: -one.mtime_ns))

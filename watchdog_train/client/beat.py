@@ -55,7 +55,7 @@ class phase:  # noqa: N801 - reads as a word in `with phase("eval"):`
     __slots__ = ("_token",)
 
     def __init__(self, name):
-        number = phases.number_of(name)
+        number = L.PHASES.index(name) if name in L.PHASES else L.PHASE_UNKNOWN
         if number == L.PHASE_UNKNOWN and slot.supervised:
             notes.note("phase() was given an unknown name: " + repr(name)[:60])
         self._token = phases.enter(number)
@@ -68,24 +68,20 @@ class phase:  # noqa: N801 - reads as a word in `with phase("eval"):`
         return False
 
 
+@slot.harmless
 def expect(seconds):
     """Announce silence: for so many seconds from now nothing will be heard, and that is fine."""
-    try:
-        if slot.supervised:
-            wanted = min(max(float(seconds), 0.0), _LONGEST_EXPECTED_S)
-            slot.words[L.W_EXPECT_UNTIL_NS] = _now_ns() + int(wanted * 1e9)
-    except Exception:
-        pass
+    if slot.supervised:
+        wanted = min(max(float(seconds), 0.0), _LONGEST_EXPECTED_S)
+        slot.words[L.W_EXPECT_UNTIL_NS] = _now_ns() + int(wanted * 1e9)
 
 
+@slot.harmless
 def mark(name):
     """Tell that a milestone is reached; it counts as a sign of life."""
-    try:
-        if slot.supervised:
-            slot.words[_BEATS] += 1
-            milestones.reached(name, mark=True)
-    except Exception:
-        pass
+    if slot.supervised:
+        slot.words[_BEATS] += 1
+        milestones.reached(name, mark=True)
 
 
 def resume_path():
@@ -110,6 +106,6 @@ def should_stop():
         words = slot.words
         if not words[L.W_CAN_BE_ASKED] & 2 and control.can_be_asked():
             words[L.W_CAN_BE_ASKED] |= 2
-        return control.stop_due(max(words[L.W_OPTIMIZER_STEPS], words[L.W_FRAMEWORK_STEP]))
+        return bool(control.stop_due(max(words[L.W_OPTIMIZER_STEPS], words[L.W_FRAMEWORK_STEP])))
     except Exception:
         return False

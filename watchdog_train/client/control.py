@@ -77,25 +77,23 @@ def all_ranks_are_here():
     _together = True
 
 
+@slot.harmless
 def _due(request_word, base_word, answer_word, kind, step):
-    try:
-        page = _page
-        if page is None:
-            return False
-        request = page[request_word]
-        words = slot.words
-        if request <= words[answer_word] or request <= page[base_word]:
-            return False
-        world = _world_size()
-        if world > 1:
-            if not _share_memory():
-                return _due_together(kind, request, step, world, answer_word)
-            if not _agreed(kind, request, step):
-                return False
-        words[answer_word] = request
-        return True
-    except Exception:
+    page = _page
+    if page is None:
         return False
+    request = page[request_word]
+    words = slot.words
+    if request <= words[answer_word] or request <= page[base_word]:
+        return False
+    world = _world_size()
+    if world > 1:
+        if not _share_memory():
+            return _due_together(kind, request, step, world, answer_word)
+        if not _agreed(kind, request, step):
+            return False
+    words[answer_word] = request
+    return True
 
 
 def _due_together(kind, request, step, world, answer_word):

@@ -10,7 +10,6 @@ from watchdog_train.client import notes, resume, slot
 # may be no training and wait for whatever it likes, until it does what belongs to one.
 after_idle = None  # type: int | None
 _unseen: list = []
-_NUMBERS = {name: number for number, name in enumerate(L.PHASES)}
 
 
 @slot.harmless
@@ -44,14 +43,6 @@ def leave(token):
     # A process forked in between has phases of its own.
     if token is not None and token[1] == slot.generation:
         set_phase(token[0])
-
-
-def number_of(name):
-    """The number of a phase by name; other names are "unknown"."""
-    try:
-        return _NUMBERS.get(name, L.PHASE_UNKNOWN)
-    except Exception:
-        return L.PHASE_UNKNOWN
 
 
 def around(number, original):

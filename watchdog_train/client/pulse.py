@@ -225,10 +225,7 @@ def _after_fork():
         pass
     _dump_file = None
     if _allow is not None:
-        try:
-            _allow()
-        except Exception:
-            pass
+        allow_ptrace()
 
 
 def _at_exit():

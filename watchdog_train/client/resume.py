@@ -213,6 +213,7 @@ def _numbers(path, wanted):
     return list(zip(now, then))  # noqa: B905 - for Python 3.8
 
 
+@slot.harmless
 def hold_save():
     """Before a save of a training that began again: the supervisor is about to stop it. Once."""
     global _held

@@ -126,11 +126,8 @@ def _inodes(path):
 
 def begin():
     """A save begins."""
-    try:
-        if slot.supervised:
-            resume.hold_save()
-    except Exception:
-        pass
+    if slot.supervised:
+        resume.hold_save()
     token = phases.enter(L.PHASE_CHECKPOINT)
     _count(L.W_SAVES_BEGUN)
     return token

@@ -30,6 +30,7 @@ def harmless(function):
 
     wrapper.__name__ = getattr(function, "__name__", "wrapper")
     wrapper.__doc__ = function.__doc__
+    wrapper.__wrapped__ = function  # type: ignore[attr-defined]
     return wrapper
 
 
@@ -110,13 +111,8 @@ def open_slot():
     if _opening:
         return [0] * L.SLOT_WORDS
     _opening = True
-    made = None
-    try:
-        made = _make()
-    except Exception:
-        made = None
-    finally:
-        _opening = False
+    made = harmless(_make)()
+    _opening = False
     has_slot = made is not None
     words = [0] * L.SLOT_WORDS if made is None else made
     _register()

@@ -29,14 +29,7 @@ _options: list = []
 def arm(module):
     """Hook into argparse."""
     parser = module.ArgumentParser
-    original = parser.parse_known_args
-
-    def parse_known_args(self, *args, **kwargs):
-        result = original(self, *args, **kwargs)
-        _parsed(self)
-        return result
-
-    parser.parse_known_args = phases.like(parse_known_args, original)
+    parser.parse_known_args = phases.after(parser.parse_known_args, _parsed)
     _parsed_before(parser)
 
 
@@ -53,19 +46,16 @@ def _parsed_before(kind):
         return
     found = [each for each in objects if issubclass(type(each), kind) and each.prog == name]
     if len(found) == 1:
-        _parsed(found[0])
+        phases.guarded(_parsed, None, found[0])
 
 
-def _parsed(parser):
-    try:
-        if not slot.supervised or slot.words[L.W_ROLE] != L.ROLE_RANK:
-            return
-        for action in list(parser._actions)[:2000]:
-            if len(_options) < _MOST:
-                _note(action)
-        milestones.reached("arguments parsed")
-    except Exception as error:
-        notes.note("the options of the script were not read: " + type(error).__name__)
+def _parsed(_result, parser, *_args, **_kwargs):
+    if slot.words[L.W_ROLE] != L.ROLE_RANK:
+        return
+    for action in list(parser._actions)[:2000]:
+        if len(_options) < _MOST:
+            _note(action)
+    milestones.reached("arguments parsed")
 
 
 def _note(action):

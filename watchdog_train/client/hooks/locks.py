@@ -76,39 +76,27 @@ def _clear(path):
 
 def _around_baton(baton):
     """FileBaton of torch: what it makes is recorded; before it waits, a stale one is removed."""
-    acquire, wait = baton.try_acquire, baton.wait
+    acquire = baton.try_acquire
 
     def try_acquire(self):
-        made = acquire(self)
+        made = acquire(self) or (_clear(self.lock_file_path) and acquire(self))
         if made:
             _record(self.lock_file_path)
-        elif _clear(self.lock_file_path):
-            made = acquire(self)
-            if made:
-                _record(self.lock_file_path)
         return made
 
-    def wait_for(self):
-        _clear(self.lock_file_path)
-        return wait(self)
-
     baton.try_acquire = phases.like(try_acquire, acquire)
-    baton.wait = phases.like(wait_for, wait)
+    baton.wait = phases.before(lambda self: _clear(self.lock_file_path), baton.wait)
 
 
 def _around_soft_lock(lock):
     """SoftFileLock of filelock, by its own way to take the lock once."""
-    acquire = lock._acquire
 
-    def _acquire(self):
-        path = self.lock_file
-        _clear(path)
-        result = acquire(self)
+    def acquired(_result, self):
         if self.is_locked:
-            _record(path)
-        return result
+            _record(self.lock_file)
 
-    lock._acquire = phases.like(_acquire, acquire)
+    acquire = phases.before(lambda self: _clear(self.lock_file), lock._acquire)
+    lock._acquire = phases.after(acquire, acquired)
 
 
 def _recorded(path, found):
