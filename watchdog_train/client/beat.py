@@ -55,7 +55,8 @@ class phase:  # noqa: N801 - reads as a word in `with phase("eval"):`
     __slots__ = ("_token",)
 
     def __init__(self, name):
-        number = L.PHASES.index(name) if name in L.PHASES else L.PHASE_UNKNOWN
+        known = isinstance(name, str) and name in L.PHASES
+        number = L.PHASES.index(name) if known else L.PHASE_UNKNOWN
         if number == L.PHASE_UNKNOWN and slot.supervised:
             notes.note("phase() was given an unknown name: " + repr(name)[:60])
         self._token = phases.enter(number)
