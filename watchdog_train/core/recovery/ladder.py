@@ -47,6 +47,7 @@ class Restart(Value):
     """Newer checkpoints that were passed over."""
     chosen: CheckpointFinding | None
     delay_s: float
+    why: Why
 
 
 class Stop(Value):
@@ -79,7 +80,7 @@ def next_step(
     attempt = state.attempt
     if attempt is None:
         plan = first_plan(state, policy, catalogue)
-        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0)
+        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
     case = history.gather(state, attempt, survey, policy, catalogue)
     end = _not_due(case)
     if end is not None and not state.just_reopened:
@@ -285,6 +286,7 @@ def _restart(
         rejected=case.choice.rejected,
         chosen=case.choice.chosen,
         delay_s=delay_s,
+        why=why,
     )
 
 

@@ -163,7 +163,7 @@ def _plan_again(
     if left_s > 0:
         # Before the plan: a supervisor that dies between the two must not leave a plan that
         # the next one launches at once.
-        events.append(e.BackingOff(delay_s=left_s, until_mono=until, why=step.plan.why))
+        events.append(e.BackingOff(delay_s=left_s, until_mono=until, why=step.why))
     port = observation.other_port
     nodes = across_of(state) is not None
     plan = meet(step.plan, state, port) if nodes else _with_other_port(step.plan, port)
