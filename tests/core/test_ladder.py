@@ -906,13 +906,13 @@ def test_every_run_of_the_ladder_ends():
             while isinstance(answer := step(history(*rows), max_restarts=50), Restart):
                 rows.append((" ".join([ending, *remedies(answer)]), told))
                 assert len(rows) < 24, (told, ending, rows)
-            assert answer.exit_code == ladder.EXIT_GAVE_UP
+            assert answer.exit_code == outcome.EXIT_GAVE_UP
 
 
 def test_the_codes_are_the_documented_ones():
     """The core may not import them, so they are held against each other here."""
-    assert ladder.EXIT_GAVE_UP == errors.EXIT_GAVE_UP
-    assert ladder.EXIT_RETRY_ELSEWHERE == errors.EXIT_RETRY_ELSEWHERE
+    assert outcome.EXIT_GAVE_UP == errors.EXIT_GAVE_UP
+    assert outcome.EXIT_RETRY_ELSEWHERE == errors.EXIT_RETRY_ELSEWHERE
     assert outcome.EXIT_REFUSED == errors.EXIT_REFUSED
 
 

@@ -11,7 +11,7 @@ from tests.core.test_ladder import WANDB, explained, history, policy, remedies, 
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import PhaseRanks
-from watchdog_train.core.recovery import ladder
+from watchdog_train.core.recovery import ladder, outcome
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.why_text import why_text
@@ -95,7 +95,7 @@ def test_giving_up_names_what_might_be_allowed() -> None:
     answer = step(history(("exit1@-", oom), ("exit1@-", oom)))
     assert isinstance(answer, Stop)
     assert answer.offers == ("batch-halve-accumulate",)
-    assert answer.exit_code == ladder.EXIT_GAVE_UP
+    assert answer.exit_code == outcome.EXIT_GAVE_UP
 
 
 def test_a_remedy_of_training_is_applied_once_it_is_allowed() -> None:
