@@ -23,7 +23,7 @@ from watchdog_train.core.model import (
     said,
 )
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.core.recovery import ladder, outcome, plans
+from watchdog_train.core.recovery import outcome, plans
 from watchdog_train.core.recovery.history import _is_newer
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan, next_step
 from watchdog_train.core.recovery.plans import own_resume_option, with_arguments

@@ -11,7 +11,7 @@ from tests.core.test_ladder import WANDB, explained, history, policy, remedies, 
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import PhaseRanks
-from watchdog_train.core.recovery import ladder, outcome
+from watchdog_train.core.recovery import outcome
 from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.why_text import why_text
