@@ -93,15 +93,15 @@ def test_unknown_flag(tmp_path: Path) -> None:
 def test_config_with_every_kind_of_mistake(tmp_path: Path) -> None:
     """All problems of a config file come at once: file, line, key, and what was meant."""
     (tmp_path / "bad.yaml").write_text(
-        "detection:\n  poll_s: soon\n  windw_s: 2\nrecovery:\n  max_restarts: 900\n"
+        "detection:\n  poll_s: soon\n  silnce_s: 2\nrecovery:\n  max_restarts: 900\n"
     )
     run = refused(
         run_wtrain("run", "--config", "bad.yaml", "--", "true", cwd=tmp_path),
         "bad.yaml:2",
         "poll_s",
         "bad.yaml:3",
-        "windw_s",
-        "window_s",
+        "silnce_s",
+        "silence_s",
         "bad.yaml:5",
         "max_restarts",
     )

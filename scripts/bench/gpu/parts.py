@@ -20,7 +20,10 @@ from typing import Any
 
 PROGRAM = str(Path(__file__).with_name("waits.py"))
 WTRAIN = (sys.executable, "-m", "watchdog_train")
-SHORT = (sys.executable, str(Path(__file__).with_name("short_limits.py")), "40", "5")
+_OTHER = (sys.executable, str(Path(__file__).with_name("short_limits.py")))
+SUSPECTS = (*_OTHER, "300", "60", "20")
+"""wtrain that suspects a busy job after 20 s instead of 2 min."""
+SHORT = (*_OTHER, "40", "5", "120")
 """wtrain with 40 s for the 5 minutes of a wait for GPUs, and a stack sample every 5 s."""
 SCHEDULES = ("spin", "yield", "blocking")
 BACKENDS = {"nccl", "gloo"}
@@ -266,7 +269,6 @@ def supervised(
     limit_s: float,
     *,
     ranks: int = 1,
-    hard_s: float = 120,
     until: Iterable[str] = ("stall_explained", "evidence_collected"),
     dumped: bool = False,
     wtrain: Sequence[str] = WTRAIN,
@@ -277,7 +279,6 @@ def supervised(
         kind: what of waits.py.
         limit_s: of the whole run.
         ranks: of torchrun, when there are more than one.
-        hard_s: the limit from which a busy job is suspected; the default is 120 s.
         until: types of events.
         dumped: evidence is asked for once the ranks are where they hang, and the run stopped.
         wtrain: how it is started.
@@ -288,9 +289,7 @@ def supervised(
         command = [sys.executable, "-m", "torch.distributed.run", *options, PROGRAM, kind]
     folder = Path(kind)
     folder.mkdir()
-    (folder / "wtrain.yaml").write_text(
-        f"detection:\n  gpu: 'on'\n  learnt_hard_floor_s: {hard_s}\n"
-    )
+    (folder / "wtrain.yaml").write_text("detection:\n  gpu: 'on'\n")
     argv = [*wtrain, "run", "--config", "wtrain.yaml", "--max-restarts", "1", "--", *command]
     run = subprocess.Popen(argv, cwd=folder)
     dump = ""
@@ -339,7 +338,7 @@ def _told(events: list[Answer], *kinds: str) -> list[Answer]:
 
 def item(answer: Answer, limit_s: float) -> None:
     """`loss.item()` behind a kernel that does not end: suspected when, called what."""
-    answer.update(supervised("item", limit_s - 30, hard_s=20))
+    answer.update(supervised("item", limit_s - 30, wtrain=SUSPECTS))
 
 
 def endless(answer: Answer, limit_s: float) -> None:
@@ -358,7 +357,7 @@ def bound(answer: Answer, limit_s: float) -> None:
 
 def loader(answer: Answer, limit_s: float) -> None:
     """A DataLoader deadlock beside a busy GPU."""
-    answer.update(supervised("loader", limit_s - 30, hard_s=20))
+    answer.update(supervised("loader", limit_s - 30, wtrain=SUSPECTS))
 
 
 def healthy(answer: Answer, limit_s: float) -> None:

@@ -1,4 +1,8 @@
-"""wtrain with shorter limits of a wait for GPUs: `short_limits.py LEAST_S EVERY_S run ...`."""
+"""wtrain with shorter limits: `short_limits.py LEAST_S EVERY_S FLOOR_S run ...`.
+
+A stall of GPUs after LEAST_S, a stack sample every EVERY_S, and a busy job that has learnt the
+length of its steps is suspected after FLOOR_S.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import sys
 from watchdog_train.core.detection import device_history
 
 if __name__ == "__main__":
-    least_s, every_s = map(float, sys.argv[1:3])
+    least_s, every_s, floor_s = map(float, sys.argv[1:4])
     device_history.LIMITS = device_history.DeviceLimits(
         least_s=least_s, seldom_least_s=2 * least_s, every_s=every_s
     )
     from watchdog_train.cli.main import main
+    from watchdog_train.core.policy import Detection, Limits
 
-    sys.argv[1:3] = []
-    main()
+    sys.argv[1:4] = []
+    main(Limits(detection=Detection(learnt_hard_floor_s=floor_s)))
