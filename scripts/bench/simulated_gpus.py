@@ -17,6 +17,8 @@ from watchdog_train.core.traces.replaying import Replay, unseen
 SAME_STACK = 0.7
 """How often a stack sample of a loop finds the same call, frames and variables as the one before:
 much more often than any loop that was seen."""
+PYTHON_CPU = 0.5
+"""Of a core: a pause without GPU work that uses more computes in Python."""
 
 
 class Devices:
@@ -28,11 +30,14 @@ class Devices:
         self._full = random.random() < 0.5
         """Small kernels without a pause; else the GPU waits for data most of the time."""
         self.stack = 0
+        self._in_call = True
+        """The ranks may be in a call of CUDA; a piece of Python work is in none."""
 
     def use(self, piece: world.Piece) -> GpuUse:
         """At one poll of a piece."""
         random = self._random
         works = piece.phase in ("train", "eval", "first_step") and (piece.steps or piece.batches)
+        self._in_call = bool(works) or piece.cpu < PYTHON_CPU
         power = self._power * random.uniform(0.9, 1.1) if works else 0.1
         runs = bool(works) and (self._full or random.random() < 0.1)
         util = 100.0 if runs else float(random.randint(1, 60)) if works and power > 0.15 else 0.0
@@ -43,7 +48,11 @@ class Devices:
         """A stack sample: sometimes the same as before."""
         self.stack += self._random.random() > SAME_STACK
         result = unseen(Patience(limit_s=75.0))
-        told = DeviceLook(stands=str(self.stack)) if found.device is not None else None
+        told = (
+            DeviceLook(stands=str(self.stack))
+            if found.device is not None and self._in_call
+            else None
+        )
         return msgspec.structs.replace(result, device=told)
 
 
