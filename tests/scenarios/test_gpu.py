@@ -155,7 +155,7 @@ def test_memory_of_the_gpu_after_a_kill(tmp_path: Path) -> None:
         assert [each["pid"] for each in ours["ours"]] == [pid]
         gpus.show(device((other.pid, 60)))
         taken = run.wait_for("gpu_memory_held", 60, lambda event: event["others"])
-        said = f"taken the GPU memory that the job had: pid {other.pid} (sleep, user "
+        said = f"another process has taken the GPU memory of the job: pid {other.pid} (sleep, user "
         assert said in sentence(taken["why"])
         assert len(run.snapshot().of_type("attempt_launching")) == 1
         gpus.show(device())
