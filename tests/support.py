@@ -510,12 +510,28 @@ def run_wtrain(
     return start_wtrain(*args, cwd=cwd, env=env, wtrain=wtrain).result(timeout_s)
 
 
+def start_fast(cwd: Path, command: Sequence[str], *options: str, **how: Any) -> RunningWtrain:
+    """`wtrain run` of a command with limits of seconds, and with `how` of start_wtrain().
+
+    The config file of `cwd` is the one that `write_fast_config` has written there, or writes now.
+    """
+    config = cwd / FAST_NAME
+    if not config.exists():
+        write_fast_config(cwd)
+    words = ("run", "--config", str(config), *options, "--", *command)
+    return start_wtrain(*words, cwd=cwd, **how)
+
+
+def run_fast(
+    cwd: Path, command: Sequence[str], *options: str, timeout_s: float = 120, **how: Any
+) -> CompletedRun:
+    """Like `start_fast`, to its end."""
+    return start_fast(cwd, command, *options, **how).result(timeout_s)
+
+
 def run_program(cwd: Path, name: str, *args: str, timeout_s: float = 120) -> CompletedRun:
-    """A program of the zoo under `wtrain run`, with budgets of seconds."""
-    options = ("--config", str(write_fast_config(cwd)))
-    return run_wtrain(
-        "run", *options, "--", *program_command(name, *args), cwd=cwd, timeout_s=timeout_s
-    )
+    """A program of the zoo under `wtrain run`, with limits of seconds."""
+    return run_fast(cwd, program_command(name, *args), timeout_s=timeout_s)
 
 
 def write_fast_config(cwd: Path, extra: str = "", limits: Limits | None = None) -> Path:

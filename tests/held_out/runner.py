@@ -32,9 +32,8 @@ from tests.support import (
     bin_path,
     marked_processes,
     run_wtrain,
-    start_wtrain,
+    start_fast,
     wait_until,
-    write_fast_config,
 )
 
 HERE = Path(__file__).resolve().parent
@@ -161,18 +160,13 @@ def _end_all() -> None:
 def run_case(case: dict[str, Any], cwd: Path) -> Screens:
     """Runs the case until the next attempt begins or the run has ended; returns the screens."""
     cwd.mkdir(parents=True, exist_ok=True)
-    config = write_fast_config(cwd)
     launcher, program, *arguments = case["start"]
     with contextlib.ExitStack() as stack:
         stack.callback(_end_all)
         facts = _prepare(case, cwd, stack)
         arguments = [_fill(argument, facts, str) for argument in arguments]
         command = [*LAUNCHERS[launcher], str(PROGRAMS / program), *arguments]
-        run = start_wtrain(
-            *("run", "--config", str(config), *LIMITS, "--", *command),
-            cwd=cwd,
-            env={"PLANTED": case.get("planted", "")},
-        )
+        run = start_fast(cwd, command, *LIMITS, env={"PLANTED": case.get("planted", "")})
         stack.callback(_stop, run)
         _deliver(case, run)
         at_first: dict[str, str] = {}

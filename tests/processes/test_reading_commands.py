@@ -22,9 +22,9 @@ from tests.support import (
     is_alive,
     program_command,
     run_wtrain,
+    start_fast,
     start_wtrain,
     wait_until,
-    write_fast_config,
 )
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
@@ -429,9 +429,8 @@ def test_save_with_the_supervisor_dead(tmp_path: Path) -> None:
 
 def test_a_real_run_is_seen_and_stopped(tmp_path: Path) -> None:
     """Status, ps and save tell the truth about a live run; stop ends it and says what happened."""
-    config = write_fast_config(tmp_path)
     command = program_command("sleeping_steps.py", "--sleep-s", "0.5", "--steps", "500")
-    run = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    run = start_fast(tmp_path, command)
     run.wait_for("first_step", 60.0)
     shown = run_wtrain("status", cwd=tmp_path).check(0)
     assert "running since" in shown.stdout
@@ -452,9 +451,8 @@ def test_a_real_run_is_seen_and_stopped(tmp_path: Path) -> None:
 
 def test_stop_with_the_supervisor_dead(tmp_path: Path) -> None:
     """After kill -9 of the supervisor, stop takes the run up itself and brings it to its end."""
-    config = write_fast_config(tmp_path)
     command = program_command("sleeping_steps.py", "--sleep-s", "0.5", "--steps", "500")
-    run = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    run = start_fast(tmp_path, command)
     launched = run.wait_for("attempt_launched", 30.0)
     run.wait_for("first_step", 60.0)
     os.kill(run.pid, signal.SIGKILL)

@@ -22,9 +22,8 @@ from tests.support import (
     of_type,
     program_command,
     run_wtrain,
-    start_wtrain,
+    start_fast,
     wait_until,
-    write_fast_config,
 )
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
@@ -46,9 +45,7 @@ def _has_begun(event: Event, running: RunningWtrain) -> bool:
 
 def start_and_kill_supervisor(cwd: Path, after: str, *args: str) -> RunningWtrain:
     """A run whose supervisor was killed with -9 after an event."""
-    config = write_fast_config(cwd)
-    command = program_command("loader_fork_lock.py", *args)
-    running = start_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=cwd)
+    running = start_fast(cwd, program_command("loader_fork_lock.py", *args), *RESUME)
     # Not the plan and the launch of the first attempt: those are made before there is a hang.
     running.wait_for(after, 90, lambda event: _has_begun(event, running))
     os.kill(running.pid, signal.SIGKILL)
@@ -110,9 +107,8 @@ def test_hang_is_cured_by_the_adopter(moment: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_live_supervisor_is_not_replaced(tmp_path: Path) -> None:
     """Adopting a run that is watched is refused with 78, and the run goes on."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "200")
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, command)
     running.wait_for("first_step", 60)
     assert running.run_dir is not None
     refused = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(78)

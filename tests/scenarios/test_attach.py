@@ -15,10 +15,10 @@ from tests.support import (
     is_alive,
     of_type,
     read_log,
+    run_fast,
     run_wtrain,
     start_wtrain,
     wait_until,
-    write_fast_config,
 )
 from watchdog_train.cli.attach import until_first_step
 from watchdog_train.store.run_paths import RunDirectory
@@ -46,9 +46,7 @@ for step in range(1, 100_000):
 
 def detached(cwd: Path, *options: str, script_args: tuple[str, ...] = ()) -> CompletedRun:
     (cwd / "train.py").write_text(TRAINING)
-    config = str(write_fast_config(cwd))
-    command = (sys.executable, "train.py", *script_args)
-    return run_wtrain("run", "-d", *options, "--config", config, "--", *command, cwd=cwd)
+    return run_fast(cwd, (sys.executable, "train.py", *script_args), "-d", *options)
 
 
 def attached(cwd: Path, *options: str) -> RunningWtrain:

@@ -16,9 +16,9 @@ from tests.support import (
     bin_path,
     program_command,
     remove_under_writers,
+    run_fast,
     run_wtrain,
     start_wtrain,
-    write_fast_config,
     wtrain_of,
 )
 
@@ -205,11 +205,14 @@ def environment_without_py_spy(place: Path, wtrain: str) -> tuple[list[str], dic
 @pytest.mark.skipif(sys.prefix == sys.base_prefix, reason="needs a virtual environment to copy")
 def test_without_py_spy(tmp_path: Path) -> None:
     """Without py-spy the hang is still caught; what is missing has its reason and a cure."""
-    config = write_fast_config(tmp_path)
     wtrain, env = environment_without_py_spy(tmp_path / "venv", wtrain_of(tmp_path))
-    command = program_command("loader_fork_lock.py")
-    options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
-    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, env=env, wtrain=wtrain)
+    run = run_fast(
+        tmp_path,
+        program_command("loader_fork_lock.py"),
+        *("--resume-arg", "--resume {checkpoint}"),
+        env=env,
+        wtrain=wtrain,
+    )
     refused(run, code=0)
     bundle = Path(run.only("evidence_collected")["dir"])
     assert "pip install py-spy" in (bundle / "processes.json").read_text("utf-8")

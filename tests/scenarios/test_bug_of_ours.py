@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
-from tests.support import (
-    is_alive,
-    of_type,
-    program_command,
-    run_wtrain,
-    start_wtrain,
-    write_fast_config,
-)
+from tests.support import is_alive, of_type, program_command, run_wtrain, start_fast
 
 WITH_A_BUG = """
 import runpy
@@ -36,17 +29,8 @@ runpy.run_path(".limits/wtrain")
 @pytest.mark.timeout(170)
 def test_training_outlives_a_bug_in_the_loop(tmp_path: Path) -> None:
     """The loop raises after the first step: 70, one line, a crash file; the run is adopted."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "150")
-    running = start_wtrain(
-        "run",
-        "--config",
-        str(config),
-        "--",
-        *command,
-        cwd=tmp_path,
-        wtrain=[sys.executable, "-c", WITH_A_BUG],
-    )
+    running = start_fast(tmp_path, command, wtrain=[sys.executable, "-c", WITH_A_BUG])
     broken = running.result(90).check(70)
     assert "Traceback" not in broken.stderr, broken.describe()
     assert "wtrain adopt" in broken.stderr, broken.describe()

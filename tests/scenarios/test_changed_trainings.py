@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.client_runs import Training
-from tests.support import PROGRAMS, program_command, run_wtrain, sentence, write_fast_config
+from tests.support import PROGRAMS, program_command, run_fast, run_wtrain, sentence
 from watchdog_train.client import training_settings
 
 torch = pytest.importorskip("torch")
@@ -127,12 +127,9 @@ def test_no_effect_is_said_where_there_is_none(framework: str, tmp_path: Path) -
 @pytest.mark.timeout(170)
 def test_sequences_are_halved_again_by_the_next_attempt(tmp_path: Path) -> None:
     """Sequences of 32 hang as those of 64 do; those of 16 end, and the report has the line."""
-    config = write_fast_config(tmp_path)
     asked = ("--with", "shorter-sequences", "--with", "no-eval")
     command = program_command("changed_trainings.py", "plain", "hang")
-    run = run_wtrain(
-        "run", "--config", str(config), *asked, "--", *command, cwd=tmp_path, timeout_s=160
-    ).check(0)
+    run = run_fast(tmp_path, command, *asked, timeout_s=160).check(0)
     plans = [event["plan"]["in_process"] for event in run.of_type("attempt_launching")]
     times = [entry["times"] for plan in plans for entry in plan if "times" in entry]
     assert times == [1, 2], run.describe()

@@ -17,10 +17,11 @@ from tests.support import (
     of_type,
     program_command,
     run_directories,
+    run_fast,
     run_wtrain,
+    start_fast,
     start_wtrain,
     wait_until,
-    write_fast_config,
 )
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.store.log_reading import read_events
@@ -60,10 +61,7 @@ def test_a_helper_that_a_run_left_is_ended_and_a_bystander_is_not(tmp_path: Path
     """A recorded member of an ended run goes; a process that only inherited its token stays."""
     script = tmp_path / "train.py"
     script.write_text(LEAVES_A_HELPER)
-    config = write_fast_config(tmp_path)
-    run = run_wtrain(
-        "run", "--observe", "--config", str(config), "--", sys.executable, str(script), cwd=tmp_path
-    ).check(0)
+    run = run_fast(tmp_path, (sys.executable, str(script)), "--observe").check(0)
     helper = int(run.stdout.split()[-1])
     assert is_alive(helper), run.describe()
     environ = Path(f"/proc/{helper}/environ").read_bytes().split(b"\0")
@@ -92,9 +90,8 @@ def test_an_unwatched_training_is_listed_and_its_memory_kept_until_it_is_dead(
     tmp_path: Path,
 ) -> None:
     """A live training is never cleaned up; when all of it is dead its slots and lock text are."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "2000")
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, command)
     running.wait_for("first_step", 60)
     started = of_type(running.events, "run_started")[0]
     launched = of_type(running.events, "attempt_launched")[0]

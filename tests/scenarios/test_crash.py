@@ -15,6 +15,7 @@ from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kil
 from tests.support import (
     PROGRAMS,
     program_command,
+    run_fast,
     run_program,
     run_wtrain,
     sentence,
@@ -43,10 +44,7 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
 
     The option that takes the checkpoint is found in the script's own parser.
     """
-    config = write_fast_config(tmp_path)
-    command = program_command("crash_at_step.py", how)
-    run = run_wtrain("run", "--config", str(config), *AUTO, "--", *command, cwd=tmp_path)
-    run.check(0)
+    run = run_fast(tmp_path, program_command("crash_at_step.py", how), *AUTO).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
     first, second = run.of_type("attempt_exited")
@@ -80,10 +78,7 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
 )
 def test_the_newest_own_checkpoint_is_found(how: str, chosen: list[str], tmp_path: Path) -> None:
     """Renamed once it is complete; or named by a step that begins anew, beside another's files."""
-    config = write_fast_config(tmp_path)
-    command = program_command("renames_its_saves.py", how)
-    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
-    run.check(0)
+    run = run_fast(tmp_path, program_command("renames_its_saves.py", how), *RESUME).check(0)
     paths = [event["path"] for event in run.of_type("checkpoint_chosen")]
     assert paths == [str(tmp_path / "checkpoints" / name) for name in chosen], run.describe()
     assert last_line(run.stdout).startswith("finished step=20 ")
@@ -108,13 +103,9 @@ runpy.run_path(".limits/wtrain")
 
 def test_checkpoints_are_scanned_while_evidence_is_collected(tmp_path: Path) -> None:
     """A collector that waits for the scan's answer gets it, and brings the evidence home."""
-    config = write_fast_config(tmp_path)
     command = program_command("crash_at_step.py", "exception")
     wtrain = (sys.executable, "-c", AFTER_THE_SCAN)
-    run = run_wtrain(
-        "run", "--config", str(config), *AUTO, "--", *command, cwd=tmp_path, wtrain=wtrain
-    )
-    run.check(0)
+    run = run_fast(tmp_path, command, *AUTO, wtrain=wtrain).check(0)
     collected = run.only("evidence_collected")
     assert collected["crash"]["exception"]["message"] == "planted failure", collected
     # Nothing is planned before evidence is on disk and the tree is gone.
@@ -144,10 +135,8 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
     """It is put off, under its plan; nobody takes the command for one that cannot be started."""
     script = tmp_path / "short_of_files.py"
     script.write_text(SHORT_OF_FILES)
-    config = write_fast_config(tmp_path)
     command = program_command("crash_at_step.py", "exception")
-    words = ("run", "--config", str(config), *AUTO, "--", *command)
-    run = run_wtrain(*words, cwd=tmp_path, wtrain=(sys.executable, str(script))).check(0)
+    run = run_fast(tmp_path, command, *AUTO, wtrain=(sys.executable, str(script))).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
     assert [sentence(one["why"]) for one in run.of_type("launch_postponed")] == [
@@ -189,10 +178,9 @@ def test_a_killed_scan_is_no_reason_to_begin_at_step_0(
     config = write_fast_config(tmp_path)
     config.write_text(config.read_text().replace("recovery:", "recovery:\n  room_wait_s: 0"))
     command = program_command("crash_at_step.py", "exception")
-    words = ("run", "--config", str(config), *AUTO, "--", *command)
     wtrain = (sys.executable, str(script))
     env = {"SCANS_KILLED": str(times)}
-    run = run_wtrain(*words, cwd=tmp_path, wtrain=wtrain, env=env).check(code)
+    run = run_fast(tmp_path, command, *AUTO, wtrain=wtrain, env=env).check(code)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
     said = [sentence(one["why"]) for one in run.of_type("noticed") if one["kind"] == "scan"]
@@ -240,10 +228,7 @@ def test_an_older_checkpoint_is_used_where_the_newest_does_not_load(tmp_path: Pa
     """Its form is valid; after two attempts that failed with it the older one has its turn."""
     script = tmp_path / "train.py"
     script.write_text(DOES_NOT_LOAD)
-    config = write_fast_config(tmp_path)
-    command = program_command(str(script), "--out_dir", "out")
-    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
-    run.check(0)
+    run = run_fast(tmp_path, program_command(str(script), "--out_dir", "out"), *RESUME).check(0)
     assert_log_is_sound(run)
     used = [Path(one["path"]).name for one in run.of_type("checkpoint_chosen")]
     assert used == ["step-30.pt", "step-30.pt", "step-20.pt"]
@@ -380,9 +365,7 @@ def test_command_that_is_no_training(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> None:
     """Killed in the middle of overwriting its only checkpoint, it goes on from the kept copy."""
-    config = write_fast_config(tmp_path)
-    command = program_command("overwrites_in_place.py")
-    run = run_wtrain("run", "--config", str(config), *AUTO, "--", *command, cwd=tmp_path).check(0)
+    run = run_fast(tmp_path, program_command("overwrites_in_place.py"), *AUTO).check(0)
     assert_log_is_sound(run)
     kept = run.of_type("checkpoint_kept")[0]
     assert (kept["step"], Path(kept["path"]).name) == (10, "last.pt"), run.describe()
@@ -450,12 +433,11 @@ WAYS_TO_STAY = {
 )
 def test_a_training_that_raised_and_did_not_leave(name: str, tmp_path: Path) -> None:
     """Its exception is the cause, by the rules for crashes; one that it handles is none."""
-    config = write_fast_config(tmp_path)
     (tmp_path / "train.py").write_text(STAYS + WAYS_TO_STAY[name])
-    run = run_wtrain(
-        *("run", "--config", str(config), "--on-crash", "stop", "--max-restarts", "0"),
-        *("--", sys.executable, "train.py"),
-        cwd=tmp_path,
+    run = run_fast(
+        tmp_path,
+        (sys.executable, "train.py"),
+        *("--on-crash", "stop", "--max-restarts", "0"),
         env={"PYTHONPATH": str(PROGRAMS)},
         timeout_s=50,
     )
@@ -522,16 +504,14 @@ if __name__ == "__main__":
 @pytest.mark.timeout(60)
 def test_a_killed_helper_is_named_where_the_others_wait(tmp_path: Path) -> None:
     """The other helpers hold the pipe open, too: they are not the cause."""
-    config = write_fast_config(tmp_path)
     (tmp_path / "train.py").write_text(HELPERS)
-    run = run_wtrain(
-        *("run", "--config", str(config), "--max-restarts", "0"),
-        *("--", sys.executable, "train.py"),
-        cwd=tmp_path,
+    run = run_fast(
+        tmp_path,
+        (sys.executable, "train.py"),
+        *("--max-restarts", "0"),
         env={"PYTHONPATH": str(PROGRAMS)},
         timeout_s=50,
-    )
-    run.check(75)
+    ).check(75)
     assert re.search(r"python\S* \(pid \d+\) was killed by SIGKILL", run.stderr), run.describe()
     assert "wait for each other" not in run.stderr
 

@@ -22,7 +22,7 @@ from tests.support import (
     marked_processes,
     program_command,
     run_wtrain,
-    start_wtrain,
+    start_fast,
     wait_until,
     write_fast_config,
 )
@@ -58,10 +58,8 @@ def started(tmp_path: Path, **env: str) -> Iterator[tuple[RunningWtrain, dict[st
     config.write_text(text.replace("recovery:\n", "recovery:\n  checkpoints: [saves]\n"))
     name = f"/wt-{uuid.uuid4().hex[:12]}"
     older = SemLock(1, 1, 1, f"{name}-older", False)
-    running = start_wtrain(
-        *("run", "--config", str(config), "--", *program_command("daemons.py", name)),
-        cwd=tmp_path,
-        env={"MASTER_PORT": str(free_port()), **env},
+    running = start_fast(
+        tmp_path, program_command("daemons.py", name), env={"MASTER_PORT": str(free_port()), **env}
     )
     told = tmp_path / "pids.json"
     wait_until(told.exists, 30, "the daemons are started")

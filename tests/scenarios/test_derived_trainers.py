@@ -13,7 +13,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import CompletedRun, program_command, run_wtrain, write_fast_config
+from tests.support import CompletedRun, program_command, run_fast
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -26,11 +26,9 @@ ENDED = re.compile(r"^(\S+): ended at (\d+), sum (\S+)$", re.MULTILINE)
 
 def hung_once(mode: str, cwd: Path) -> CompletedRun:
     """A run that hangs at step 13 of its last training, and reaches its end."""
-    run = run_wtrain(
-        "run", "--config", str(write_fast_config(cwd)),
-        "--", *program_command("derived_trainers.py", "--mode", mode),
-        cwd=cwd, timeout_s=400,
-    ).check(0)  # fmt: skip
+    run = run_fast(
+        cwd, program_command("derived_trainers.py", "--mode", mode), timeout_s=400
+    ).check(0)
     assert_log_is_sound(run)
     assert_evidence_came_first(run)
     assert_tree_is_gone(run)

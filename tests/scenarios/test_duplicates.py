@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import (
-    run_directories,
-    run_wtrain,
-    start_wtrain,
-    wait_until,
-    write_fast_config,
-)
+from tests.support import run_directories, run_wtrain, start_fast, start_wtrain, wait_until
 
 ENDS_THE_SECOND_TIME = ("sh", "-c", "test -e once && exit 0; touch once; exec sleep 600")
 SLEEPS = ("sh", "-c", "sleep 60")
@@ -101,10 +95,8 @@ while not Path("told").exists():
 def test_two_plain_trainings_that_save_into_one_directory_are_told_of(tmp_path: Path) -> None:
     """They have other options, so neither is a twin; one of the two says so."""
     (tmp_path / "train.py").write_text(SAVES_IN_A_LOOP)
-    config = ("--config", str(write_fast_config(tmp_path)))
     runs = [
-        start_wtrain("run", *config, "--name", n, "--", sys.executable, "train.py", n, cwd=tmp_path)
-        for n in ("one", "two")
+        start_fast(tmp_path, (sys.executable, "train.py", n), "--name", n) for n in ("one", "two")
     ]
 
     def told() -> bool:

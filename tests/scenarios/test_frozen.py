@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes.collecting import freezer
 from tests.scenarios.checks import assert_never_killed
-from tests.support import RunningWtrain, run_wtrain, start_wtrain, wait_until, write_fast_config
+from tests.support import RunningWtrain, run_wtrain, start_fast, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,10 +32,8 @@ while not os.path.exists("enough"):
 def frozen(version: int, tmp_path: Path) -> Iterator[tuple[RunningWtrain, int, Any]]:
     """A run whose training was frozen, as it has said."""
     (tmp_path / "train.py").write_text(TRAIN)
-    config = write_fast_config(tmp_path)
     with freezer(version) as group:
-        command = ("--config", str(config), "--", sys.executable, "train.py")
-        running = start_wtrain("run", *command, cwd=tmp_path)
+        running = start_fast(tmp_path, (sys.executable, "train.py"))
         running.wait_for("first_beat", 60)
         pid = running.wait_for("attempt_launched", 1)["pid"]
         group.freeze(pid)

@@ -21,9 +21,10 @@ from tests.support import (
     changed,
     is_alive,
     program_command,
+    run_fast,
     run_wtrain,
     sentence,
-    start_wtrain,
+    start_fast,
     wait_until,
     write_fast_config,
 )
@@ -43,16 +44,7 @@ from watchdog_train.core.policy import Limits
 )
 def test_work_that_looks_like_a_hang(program: str, tmp_path: Path) -> None:
     """Work without progress words, three times longer than the soft budget, is left in peace."""
-    config = write_fast_config(tmp_path)
-    run = run_wtrain(
-        "run",
-        "--config",
-        str(config),
-        "--",
-        *program_command(program),
-        cwd=tmp_path,
-        env={"LONG_S": "10"},
-    ).check(0)
+    run = run_fast(tmp_path, program_command(program), env={"LONG_S": "10"}).check(0)
     assert_log_is_sound(run)
     assert_never_killed(run)
     assert last_line(run.stdout).startswith("finished step=40 ")
@@ -84,9 +76,7 @@ for step in range(1, 41):
 @pytest.mark.slow
 def test_an_announced_silence(tmp_path: Path) -> None:
     """Of two equal silences only the one that expect() did not announce is suspected."""
-    config = write_fast_config(tmp_path)
-    options = ("--config", str(config), "--observe", "--", sys.executable, "-c", ANNOUNCES)
-    run = run_wtrain("run", *options, cwd=tmp_path, timeout_s=90).check(0)
+    run = run_fast(tmp_path, (sys.executable, "-c", ANNOUNCES), "--observe", timeout_s=90).check(0)
     (first, *_) = run.of_type("suspected")
     steps = [
         one["progress"]["step"] for one in run.of_type("progress") if one["seq"] < first["seq"]
@@ -231,12 +221,8 @@ def test_a_wait_in_the_kernel_is_said_first_and_ended_when_it_lasts(tmp_path: Pa
 
 def test_waiting_for_a_person(tmp_path: Path) -> None:
     """A question on standard input is noticed, named, and never killed in the foreground."""
-    config = write_fast_config(tmp_path)
-    command = program_command("wait_input.py")
     read_end, write_end = os.pipe()
-    running = start_wtrain(
-        "run", "--config", str(config), "--", *command, cwd=tmp_path, stdin=read_end
-    )
+    running = start_fast(tmp_path, program_command("wait_input.py"), stdin=read_end)
     os.close(read_end)
     with os.fdopen(write_end, "wb", buffering=0) as answer:
         running.wait_for("noticed", 60, lambda event: event["kind"] == "input")
@@ -249,10 +235,7 @@ def test_waiting_for_a_person(tmp_path: Path) -> None:
 
 def test_stopped_training(tmp_path: Path) -> None:
     """A training that somebody has stopped is reported as stopped, and goes on when continued."""
-    config = write_fast_config(tmp_path)
-    running = start_wtrain(
-        "run", "--config", str(config), "--", *program_command("stopped.py"), cwd=tmp_path
-    )
+    running = start_fast(tmp_path, program_command("stopped.py"))
     running.wait_for("noticed", 60, lambda event: event["kind"] == "stopped")
     root = running.wait_for("attempt_launched", 1)["pid"]
     assert is_alive(root)
@@ -264,11 +247,8 @@ def test_stopped_training(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_supervisor_that_was_stopped(tmp_path: Path) -> None:
     """While we are stopped training goes on, and that gap is no silence."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "300")
-    running: RunningWtrain = start_wtrain(
-        "run", "--config", str(config), "--", *command, cwd=tmp_path
-    )
+    running: RunningWtrain = start_fast(tmp_path, command)
     running.wait_for("first_step", 60)
     running.send(signal.SIGSTOP)
     subprocess.run(["sleep", "8"], check=True, timeout=20)
@@ -304,10 +284,8 @@ def a_crowded_cpu() -> int:
 @pytest.mark.timeout(240)
 def test_a_training_that_others_starve(tmp_path: Path) -> None:
     """Next to no CPU time and no step for eight soft budgets: it wants to run, no suspicion."""
-    config = write_fast_config(tmp_path)
     with crowd(a_crowded_cpu()):
-        command = program_command("starved.py")
-        running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+        running = start_fast(tmp_path, program_command("starved.py"))
         wait_until((tmp_path / "starving").exists, 90, "20 steps")
         subprocess.run(["sleep", "25"], check=True, timeout=60)
         run = running.snapshot()
@@ -325,11 +303,8 @@ def test_a_training_that_others_starve(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_a_hang_in_a_crowd(tmp_path: Path) -> None:
     """Its neighbours want the CPU, the training does not: a stall as anywhere else."""
-    config = write_fast_config(tmp_path)
     with crowd(a_crowded_cpu()):
         command = program_command("starved.py", "--hang")
-        running = start_wtrain(
-            "run", "--config", str(config), "--on-stall", "stop", "--", *command, cwd=tmp_path
-        )
+        running = start_fast(tmp_path, command, "--on-stall", "stop")
         running.wait_for("stall_declared", 120)
         running.result(60)

@@ -12,7 +12,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import EXAMPLES, program_command, run_program, run_wtrain, write_fast_config
+from tests.support import EXAMPLES, program_command, run_fast, run_program, run_wtrain
 
 SCRIPT = str(EXAMPLES / "hf_trainer.py")
 
@@ -21,15 +21,9 @@ SCRIPT = str(EXAMPLES / "hf_trainer.py")
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_planted_hang(method: str, tmp_path: Path) -> None:
     """The Trainer's workers deadlock; it resumes from checkpoint-20 and reaches the last step."""
-    config = write_fast_config(tmp_path)
-    command = program_command(SCRIPT, "--max_steps", "40")
-    run = run_wtrain(
-        "run",
-        "--config",
-        str(config),
-        "--",
-        *command,
-        cwd=tmp_path,
+    run = run_fast(
+        tmp_path,
+        program_command(SCRIPT, "--max_steps", "40"),
         env={"PLANT_HANG_AT": "20", "START_METHOD": method},
         timeout_s=280,
     ).check(0)

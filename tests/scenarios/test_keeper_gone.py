@@ -21,9 +21,9 @@ from tests.support import (
     is_alive,
     run_wtrain,
     sentence,
+    start_fast,
     start_wtrain,
     wait_until,
-    write_fast_config,
 )
 
 GATED = "read _ <gate; echo on; exit {}"
@@ -34,9 +34,7 @@ KERNEL = tuple(int(part) for part in platform.release().split("-")[0].split(".")
 def without_keeper(tmp_path: Path, command: Sequence[str]) -> tuple[RunningWtrain, Event]:
     """A run whose keeper was killed while its training waits at the gate; and its launch."""
     os.mkfifo(tmp_path / "gate")
-    config = write_fast_config(tmp_path)
-    options = ("--config", str(config), "--on-crash", "stop")
-    running = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, command, "--on-crash", "stop")
     launched = running.wait_for("attempt_launched", 60)
     os.kill(launched["keeper_pid"], signal.SIGKILL)
     notice = running.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
@@ -141,10 +139,7 @@ def test_two_ranks_without_a_keeper(tmp_path: Path, fails: bool) -> None:
 def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     """A later supervisor is no ancestor and inherits nothing: the kernel tells how it ended."""
     os.mkfifo(tmp_path / "gate")
-    config = write_fast_config(tmp_path)
-    options = ("--config", str(config), "--on-crash", "stop")
-    command = ("sh", "-c", GATED.format(7))
-    first = start_wtrain("run", *options, "--", *command, cwd=tmp_path)
+    first = start_fast(tmp_path, ("sh", "-c", GATED.format(7)), "--on-crash", "stop")
     launched = first.wait_for("attempt_launched", 60)
     os.kill(first.pid, signal.SIGKILL)
     first.result(10)

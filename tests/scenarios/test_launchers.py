@@ -27,9 +27,10 @@ from tests.support import (
     bin_path,
     members_of,
     program_command,
+    run_fast,
     run_wtrain,
     scenario_environment,
-    start_wtrain,
+    start_fast,
     wait_until,
     write_fast_config,
 )
@@ -71,11 +72,8 @@ def hung_and_came_home(run: CompletedRun, roles: list[str]) -> None:
 @pytest.mark.timeout(230)
 def test_accelerate_with_two_processes(tmp_path: Path) -> None:
     """A hang of rank 1: both ranks and the launcher are dumped, save_state's directory is used."""
-    config = write_fast_config(tmp_path)
     command = (*ACCELERATE, "--multi_gpu", "--num_processes=2", LOOP)
-    run = run_wtrain(
-        "run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path, timeout_s=210
-    )
+    run = run_fast(tmp_path, command, *RESUME, timeout_s=210)
     hung_and_came_home(run, ["launcher", "rank", "rank"])
     assert Path(run.only("checkpoint_chosen")["path"]).name == "step_10"
     assert last_line(run.stdout) == "finished step=40 ranks=2"
@@ -88,11 +86,8 @@ def test_accelerate_with_two_processes(tmp_path: Path) -> None:
 @pytest.mark.timeout(230)
 def test_accelerate_with_one_process(tmp_path: Path) -> None:
     """Its launcher is not a rank, the script is; the DataLoader's worker is told from both."""
-    config = write_fast_config(tmp_path)
     command = (*ACCELERATE, "--cpu", "--num_processes=1", LOOP, "--workers=1")
-    run = run_wtrain(
-        "run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path, timeout_s=210
-    )
+    run = run_fast(tmp_path, command, *RESUME, timeout_s=210)
     hung_and_came_home(run, ["launcher", "rank", "worker"])
     assert last_line(run.stdout) == "finished step=40 ranks=1"
 
@@ -103,11 +98,8 @@ def test_accelerate_with_one_process(tmp_path: Path) -> None:
 def test_a_rank_that_is_killed(library: str, tmp_path: Path) -> None:
     """Its launcher may kill the others or wait: the rank is named, and training resumes."""
     pytest.importorskip(library)
-    config = write_fast_config(tmp_path)
     resume = RESUME if library == "accelerate" else ()
-    running = start_wtrain(
-        *("run", "--config", str(config), *resume, "--", *HEALTHY[library]), cwd=tmp_path
-    )
+    running = start_fast(tmp_path, HEALTHY[library], *resume)
     saved = {"accelerate": "checkpoints/step_20", "lightning": "lightning-output/**/epoch=1-*.ckpt"}
     wait_until(lambda: list(tmp_path.glob(saved[library])), 120, "a checkpoint")
     (pid,) = wait_until(
@@ -141,10 +133,8 @@ def test_torchruns_own_restart(tmp_path: Path) -> None:
         "    optimizer.step()\n    optimizer.zero_grad()\n    time.sleep(0.1)\n"
         "dist.barrier()\ndist.destroy_process_group()\n"
     )
-    config = write_fast_config(tmp_path)
     launch = (TORCHRUN, "--nproc-per-node=2", "--max-restarts=2", str(script))
-    run = run_wtrain("run", "--config", str(config), "--", *launch, cwd=tmp_path, timeout_s=130)
-    assert run.returncode == 0, run.describe()
+    run = run_fast(tmp_path, launch, timeout_s=130).check(0)
     assert_never_killed(run)
     assert "torchrun restarts ranks that fail itself, 2 times in each attempt" in run.stderr
     shown = run_wtrain("logs", "--rank", "1", cwd=tmp_path).check(0).stdout
@@ -272,14 +262,9 @@ def test_uv_run_torchrun(tmp_path: Path) -> None:
 @pytest.mark.timeout(150)
 def test_torchrun_in_a_script_with_a_pipe(tmp_path: Path) -> None:
     """It has a rendezvous for each attempt, and what its ranks print goes through the pipe."""
-    config = write_fast_config(tmp_path)
     launch = f"{TORCHRUN} --nproc-per-node=2 {PROGRAMS / 'rank_sleeps.py'}"
     (tmp_path / "run.sh").write_text(f'set -o pipefail\n{launch} "$@" | tee -a log.txt\n')
-    run = run_wtrain(
-        *("run", "--config", str(config), *RESUME, "--", "bash", "run.sh"),
-        cwd=tmp_path,
-        timeout_s=140,
-    )
+    run = run_fast(tmp_path, ("bash", "run.sh"), *RESUME, timeout_s=140)
     seen = [process["role"] for process in run.only("evidence_collected")["processes"]]
     assert sorted(role for role in seen if role != "other") == ["launcher", "rank", "rank"]
     assert run.returncode == 0, run.describe()

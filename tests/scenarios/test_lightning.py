@@ -25,9 +25,8 @@ from tests.support import (
     program_command,
     run_wtrain,
     scenario_environment,
-    start_wtrain,
+    start_fast,
     wait_until,
-    write_fast_config,
 )
 
 if find_spec("lightning") is None:
@@ -61,8 +60,7 @@ def finished(text: str) -> list[str]:
 
 
 def start(cwd: Path, *command: str, env: dict[str, str] | None = None) -> RunningWtrain:
-    config = write_fast_config(cwd)
-    return start_wtrain("run", "--config", str(config), "--", *command, cwd=cwd, env=env)
+    return start_fast(cwd, command, env=env)
 
 
 def assert_resumed_by_hook(run: CompletedRun, name: str) -> None:

@@ -22,11 +22,11 @@ from tests.support import (
     children_of,
     is_alive,
     program_command,
+    run_fast,
     run_program,
     run_wtrain,
     scenario_environment,
-    start_wtrain,
-    write_fast_config,
+    start_fast,
 )
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
@@ -82,9 +82,7 @@ def test_workers_on_a_lock_held_at_fork(tmp_path: Path) -> None:
     """A plain script whose workers deadlock ends as if nothing had happened, weights included."""
     expected = uninterrupted(tmp_path / "alone", "loader_fork_lock.py", "--hang-at", "-1")
     cwd = tmp_path / "run"
-    config = write_fast_config(cwd)
-    command = program_command("loader_fork_lock.py", "--half", "21")
-    run = run_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=cwd).check(0)
+    run = run_fast(cwd, program_command("loader_fork_lock.py", "--half", "21"), *RESUME).check(0)
     check_recovered(run, "step-000020.pt", 20)
     rejected = run.of_type("checkpoint_rejected")
     assert [Path(event["path"]).name for event in rejected] == ["step-000021.pt"], run.describe()
@@ -96,11 +94,12 @@ def test_workers_on_a_lock_held_at_fork(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_a_spawned_worker_that_sleeps(tmp_path: Path) -> None:
     """A spawned worker asleep for ever is found; settings by environment are reported as taken."""
-    config = write_fast_config(tmp_path)
-    command = program_command("loader_sleep.py", "--method", "spawn")
-    options = ("--config", str(config), "--with", "omp-1", *RESUME)
-    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, env={"OMP_NUM_THREADS": "2"})
-    run.check(0)
+    run = run_fast(
+        tmp_path,
+        program_command("loader_sleep.py", "--method", "spawn"),
+        *("--with", "omp-1", *RESUME),
+        env={"OMP_NUM_THREADS": "2"},
+    ).check(0)
     taken = {event["remedy"] for event in run.of_type("remedy_taken") if event["took"]}
     assert {"num-workers-0", "omp-1"} <= taken, run.describe()
     for event in run.of_type("attempt_launching"):
@@ -165,11 +164,7 @@ def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_observing_kills_nothing(tmp_path: Path) -> None:
     """With --observe a hang is dumped and reported, and the processes are left as they are."""
-    config = write_fast_config(tmp_path)
-    command = program_command("loader_fork_lock.py")
-    running = start_wtrain(
-        "run", "--config", str(config), "--observe", "--", *command, cwd=tmp_path
-    )
+    running = start_fast(tmp_path, program_command("loader_fork_lock.py"), "--observe")
     running.wait_for("would_have_killed", 60)
     running.wait_for("evidence_collected", 30)
     launched = running.wait_for("attempt_launched", 5)

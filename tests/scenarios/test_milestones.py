@@ -17,7 +17,7 @@ from tests.support import (
     program_command,
     run_wtrain,
     sentence,
-    start_wtrain,
+    start_fast,
     wait_until,
     write_fast_config,
 )
@@ -35,9 +35,8 @@ def bundle_of(run: CompletedRun) -> Path:
 @pytest.mark.timeout(170)
 def test_inside_a_logger(tmp_path: Path) -> None:
     """One process: the place is told while it hangs, kept with the evidence, and in the report."""
-    config = write_fast_config(tmp_path, limits=SOON)
-    command = program_command("logger_hang.py")
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    write_fast_config(tmp_path, limits=SOON)
+    running = start_fast(tmp_path, program_command("logger_hang.py"))
     running.wait_for("first_beat", 60)
 
     def told() -> str | None:
@@ -72,10 +71,9 @@ def test_inside_a_logger(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_one_of_two_ranks(tmp_path: Path) -> None:
     """Under torchrun the sentence tells who is inside, and who has passed it."""
-    config = write_fast_config(tmp_path)
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     program = (str(PROGRAMS / "logger_hang.py"), "--hang-rank", "1")
-    running = start_wtrain("run", "--config", str(config), "--", *launch, *program, cwd=tmp_path)
+    running = start_fast(tmp_path, (*launch, *program))
     running.wait_for("first_beat", 100)
 
     def told() -> str | None:

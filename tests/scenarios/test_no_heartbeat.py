@@ -14,7 +14,7 @@ from tests.scenarios.checks import (
     assert_tree_is_gone,
     last_line,
 )
-from tests.support import PROGRAMS, run_wtrain, sentence, write_fast_config
+from tests.support import PROGRAMS, run_fast, sentence
 
 PROGRAM = str(PROGRAMS / "no_torch.py")
 SHELL_LOOP = """
@@ -39,9 +39,7 @@ WAYS = {
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_hang_is_caught_by_weaker_signs(way: str, tmp_path: Path) -> None:
     """No output and a quiet tree: called a stall on that basis, restarted, brought to its end."""
-    config = write_fast_config(tmp_path)
-    command = [*WAYS[way], "40", "12"]
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    run = run_fast(tmp_path, [*WAYS[way], "40", "12"]).check(0)
     assert_log_is_sound(run)
     assert_evidence_came_first(run)
     assert_tree_is_gone(run)
@@ -55,9 +53,7 @@ def test_a_hang_is_caught_by_weaker_signs(way: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_a_healthy_one_is_left_alone_and_said_to_be_watched_by_less(tmp_path: Path) -> None:
     """More than a minute of printing without a heartbeat: no kill, one notice."""
-    config = write_fast_config(tmp_path)
-    command = [sys.executable, "-I", PROGRAM, "280", "-1"]
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path).check(0)
+    run = run_fast(tmp_path, [sys.executable, "-I", PROGRAM, "280", "-1"]).check(0)
     assert_never_killed(run)
     notices = [event for event in run.of_type("noticed") if event["kind"] == "no-heartbeat"]
     assert len(notices) == 1, run.describe()

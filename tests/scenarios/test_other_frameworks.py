@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound, last_line
-from tests.support import program_command, run_wtrain, write_fast_config
+from tests.support import program_command, run_fast, write_fast_config
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,7 @@ def test_a_hang_is_called_by_learnt_limits_and_nothing_before_it(case: str, tmp_
     config.write_text(config.read_text().replace("poll_s: 0.25", "poll_s: 1"))
     command = program_command("other_frameworks.py", program)
     environment = {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
-    run = run_wtrain(
-        "run", "--config", str(config), "--", *command,
-        cwd=tmp_path, env=environment, timeout_s=400,
-    ).check(0)  # fmt: skip
+    run = run_fast(tmp_path, command, env=environment, timeout_s=400).check(0)
     assert_log_is_sound(run)
     stall = run.only("stall_declared")
     assert stall["phase"] == phase, run.describe()

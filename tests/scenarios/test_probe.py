@@ -12,9 +12,9 @@ from tests.support import (
     is_alive,
     program_command,
     run_wtrain,
+    start_fast,
     start_wtrain,
     wait_until,
-    write_fast_config,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -30,10 +30,8 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "WTRAIN_TERMINATION_LOG": "termina
 
 def test_a_recovery_is_never_called_dead(tmp_path: Path) -> None:
     """From the launch to the end, through evidence, kill and restart; then the verdict is there."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py")
-    flags = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
-    run = start_wtrain("run", *flags, "--", *command, cwd=tmp_path, env=POD)
+    run = start_fast(tmp_path, command, "--resume-arg", "--resume {checkpoint}", env=POD)
     run.wait_for("attempt_launched", 60)
     said = []
     while run.process.poll() is None:
@@ -53,10 +51,8 @@ def test_a_recovery_is_never_called_dead(tmp_path: Path) -> None:
 
 def test_a_blind_and_a_dead_supervisor_are_told(tmp_path: Path) -> None:
     """Stopped: its loop does not turn; killed: until somebody has adopted the run."""
-    config = write_fast_config(tmp_path)
     (tmp_path / "train.py").write_text(TRAINING)
-    command = (sys.executable, "train.py")
-    run = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    run = start_fast(tmp_path, (sys.executable, "train.py"))
     run.wait_for("first_step", 60)
     ready = wait_until(lambda: _ready(tmp_path), 60, "it is ready")
     assert "running, attempt 1, step" in ready

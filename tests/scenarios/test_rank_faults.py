@@ -25,12 +25,12 @@ from tests.support import (
     CompletedRun,
     Event,
     members_of,
+    run_fast,
     run_wtrain,
     sentence,
     signals_of,
-    start_wtrain,
+    start_fast,
     wait_until,
-    write_fast_config,
 )
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
@@ -53,9 +53,7 @@ def command(launcher: str, program: str, *args: str) -> list[str]:
 
 
 def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
-    config = write_fast_config(cwd)
-    job = command(launcher, program, *args)
-    return run_wtrain("run", "--config", str(config), *RESUME, "--", *job, cwd=cwd, timeout_s=280)
+    return run_fast(cwd, command(launcher, program, *args), *RESUME, timeout_s=280)
 
 
 def captured(run: CompletedRun) -> list[Event]:
@@ -204,19 +202,8 @@ def test_a_hang_after_many_collectives(tmp_path: Path) -> None:
     """torch puts 2,000 of them into words for each look: that is no work of the training's."""
     script = tmp_path / "after_many.py"
     script.write_text(AFTER_MANY)
-    config = write_fast_config(tmp_path)
     job = (sys.executable, *TORCHRUN, str(script))
-    run = run_wtrain(
-        "run",
-        "--config",
-        str(config),
-        "--on-stall",
-        "stop",
-        "--",
-        *job,
-        cwd=tmp_path,
-        timeout_s=200,
-    )
+    run = run_fast(tmp_path, job, "--on-stall", "stop", timeout_s=200)
     names = [event["type"] for event in run.events]
     declared = names.index("stall_declared")
     looked = names.index("looked")
@@ -267,9 +254,7 @@ def test_rank_0_saves_for_a_minute(launcher: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
 def test_a_rank_that_is_stopped_for_a_while(launcher: str, tmp_path: Path) -> None:
     """Somebody looks at it with a debugger: said, long over every budget, and nobody is ended."""
-    config = write_fast_config(tmp_path)
-    job = command(launcher, "rank_faults.py", "none", "--steps", "400")
-    running = start_wtrain("run", "--config", str(config), "--", *job, cwd=tmp_path)
+    running = start_fast(tmp_path, command(launcher, "rank_faults.py", "none", "--steps", "400"))
     running.wait_for("first_step", 90)
     pids = wait_until(
         lambda: [one.pid for one in members_of(running.events) if one.rank == 1],

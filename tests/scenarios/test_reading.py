@@ -12,10 +12,10 @@ import pytest
 from tests.support import (
     RunningWtrain,
     program_command,
+    run_fast,
     run_wtrain,
-    start_wtrain,
+    start_fast,
     wait_until,
-    write_fast_config,
 )
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
@@ -64,10 +64,8 @@ def status(cwd: Path) -> dict[str, Any]:
 
 def start_training(cwd: Path, *args: str) -> RunningWtrain:
     """A run that has taken its first step and written a progress event."""
-    config = write_fast_config(cwd)
     command = program_command("loader_fork_lock.py", *args)
-    options = ("--name", "reading", "--config", str(config), *RESUME)
-    running = start_wtrain("run", *options, "--", *command, cwd=cwd)
+    running = start_fast(cwd, command, "--name", "reading", *RESUME)
     running.wait_for("first_step", 60)
     running.wait_for("progress", 30, lambda event: (event["progress"]["step"] or 0) > 0)
     return running
@@ -144,11 +142,8 @@ def test_after_a_hang(tmp_path: Path) -> None:
 
 def test_detached(tmp_path: Path) -> None:
     """`run -d` returns once launched; the run goes on and can be stopped from outside."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "5000")
-    started = run_wtrain(
-        "run", "-d", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=30
-    ).check(0)
+    started = run_fast(tmp_path, command, "-d", timeout_s=30).check(0)
     assert status(tmp_path)["state"] in {"starting", "running"}, started.describe()
     run_wtrain("stop", "--now", cwd=tmp_path).check(0)
     wait_until(lambda: status(tmp_path)["state"] == "finished", 40, "the run is stopped", 0.5)

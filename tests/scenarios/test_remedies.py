@@ -26,6 +26,7 @@ from tests.support import (
     CompletedRun,
     bin_path,
     program_command,
+    run_fast,
     run_program,
     run_wtrain,
     sentence,
@@ -526,10 +527,8 @@ def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
     """The training's own code, and the very line that allows what the diagnosis names; it works."""
-    config = write_fast_config(tmp_path)
     command = program_command("remedy_cases.py", "batch-halve-accumulate")
-    options = ("--config", str(config), "--without", "allocator-expandable")
-    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, timeout_s=160).check(1)
+    run = run_fast(tmp_path, command, "--without", "allocator-expandable", timeout_s=160).check(1)
     line = last_line(run.stderr, "wtrain: to continue: ").removeprefix("wtrain: to continue: ")
     wanted = "--with batch-halve-accumulate --allow batch-halve-accumulate"
     assert line == f"wtrain restart {run.events[0]['run_id']} {wanted}", run.describe()
@@ -545,12 +544,8 @@ def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_one_experiment_stays_one_run_of_wandb(tmp_path: Path) -> None:
     """Two attempts of a training that logs offline write into runs of one id; two folds do not."""
-    config = write_fast_config(tmp_path)
     command = program_command("logs_to_wandb.py")
-    run = run_wtrain(
-        "run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=160,
-        env={"WANDB_MODE": "offline"},
-    ).check(0)  # fmt: skip
+    run = run_fast(tmp_path, command, timeout_s=160, env={"WANDB_MODE": "offline"}).check(0)
     assert len(run.of_type("attempt_launched")) == 2, run.describe()
     ids = [line.split("=")[1] for line in run.stdout.splitlines() if line.startswith("id=")]
     folds = [line.split("=")[1] for line in run.stdout.splitlines() if line.startswith("fold=")]

@@ -14,9 +14,10 @@ from tests.support import (
     of_type,
     program_command,
     read_log,
+    run_fast,
     run_wtrain,
     scenario_environment,
-    start_wtrain,
+    start_fast,
     wait_until,
     write_fast_config,
 )
@@ -28,10 +29,8 @@ RESUME = ("--resume-arg", "--resume {checkpoint}")
 @pytest.mark.timeout(120)
 def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     """The crash is forgiven, the setting that was added is in effect, and the run succeeds."""
-    config = write_fast_config(tmp_path)
     command = program_command("crash_at_step.py", "exit")
-    options = ("--config", str(config), "--on-crash", "stop", *RESUME)
-    failed = run_wtrain("run", *options, "--", *command, cwd=tmp_path).check(9)
+    failed = run_fast(tmp_path, command, "--on-crash", "stop", *RESUME).check(9)
     assert "wtrain restart" in failed.stderr, failed.describe()
     run_id = failed.run_dir.name
     run_wtrain("restart", run_id, "--with", "omp-one", cwd=tmp_path).check(78)
@@ -57,9 +56,8 @@ def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 @pytest.mark.timeout(150)
 def test_a_live_run_is_stopped_first(tmp_path: Path) -> None:
     """A run under way is stopped in order, and goes on from its checkpoint."""
-    config = write_fast_config(tmp_path)
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "120")
-    running = start_wtrain("run", "--config", str(config), *RESUME, "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, command, *RESUME)
     running.wait_for("progress", 60, lambda event: (event["progress"]["step"] or 0) > 10)
     assert running.run_dir is not None
     run = run_wtrain("restart", running.run_dir.name, cwd=tmp_path).check(0)

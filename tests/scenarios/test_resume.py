@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CompletedRun, run_wtrain, sentence, write_fast_config
+from tests.support import CompletedRun, run_fast, run_wtrain, sentence
 
 TRAIN = """
 import argparse, glob, os, shutil, signal, sys, time, torch
@@ -45,9 +45,7 @@ for step in range(first, 41):
 
 def train(how: str, folder: Path, *options: str, words: tuple[str, ...] = ()) -> CompletedRun:
     (folder / "train.py").write_text(f"HOW = {how!r}\n{TRAIN}")
-    config = write_fast_config(folder)
-    command = (sys.executable, "train.py", *words)
-    return run_wtrain("run", "--config", str(config), *options, "--", *command, cwd=folder)
+    return run_fast(folder, (sys.executable, "train.py", *words), *options)
 
 
 def starts(folder: Path) -> list[int]:

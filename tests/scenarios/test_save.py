@@ -13,14 +13,12 @@ from tests.support import (
     RunningWtrain,
     program_command,
     run_wtrain,
-    start_wtrain,
-    write_fast_config,
+    start_fast,
 )
 
 
 def start_trainer(cwd: Path, steps: int) -> RunningWtrain:
     """A Hugging Face training that saves by itself only at its end, at its first step."""
-    config = write_fast_config(cwd)
     script = cwd / "train.py"
     text = (EXAMPLES / "hf_trainer.py").read_text()
     text = text.replace("save_steps=10,", "save_steps=100000,")
@@ -28,8 +26,7 @@ def start_trainer(cwd: Path, steps: int) -> RunningWtrain:
     ends = "result = trainer.train()"
     script.write_text(text.replace(ends, f"{ends}\n    trainer.save_model()"))
     (cwd / "text.txt").write_text((EXAMPLES / "text.txt").read_text())
-    command = program_command(str(script), "--max_steps", str(steps))
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=cwd)
+    running = start_fast(cwd, program_command(str(script), "--max_steps", str(steps)))
     running.wait_for("first_step", 120)
     return running
 

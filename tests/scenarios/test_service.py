@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import assert_log_is_sound
-from tests.support import (
-    PROGRAMS,
-    program_command,
-    run_wtrain,
-    sentence,
-    start_wtrain,
-    wait_until,
-    write_fast_config,
-)
+from tests.support import PROGRAMS, program_command, run_fast, sentence, start_fast, wait_until
 
 IDLE_S = 18.0
 """Longer than any limit of the fast budgets and the patience after it."""
@@ -28,10 +20,8 @@ IDLE_S = 18.0
 @pytest.mark.timeout(150)
 def test_idle_is_no_stall_and_a_hung_task_is(tmp_path: Path) -> None:
     """One stall, in the second task, after the quiet between the two."""
-    config = write_fast_config(tmp_path)
     command = program_command("service.py", "--idle-s", str(IDLE_S))
-    arguments = ("run", "--config", str(config), "--on-stall", "stop", "--", *command)
-    run = run_wtrain(*arguments, cwd=tmp_path, timeout_s=120)
+    run = run_fast(tmp_path, command, "--on-stall", "stop")
     assert_log_is_sound(run)
     assert run.returncode == 75, run.describe()
     assert "the second task begins" in run.stdout, run.describe()
@@ -49,13 +39,9 @@ def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: P
     """Unmodified: quiet before its first task, after it, and in one that is no training, for longer
     than any limit; then a task hangs in the worker, or in a process of its pool."""
     pytest.importorskip("celery")
-    config = write_fast_config(tmp_path)
     worker = [sys.executable, "-m", "celery", "-A", "celery_tasks", "worker", "-P", pool, "-c", "2"]
     path = {"PYTHONPATH": str(PROGRAMS)}
-    run = start_wtrain(
-        "run", "--config", str(config), "--on-stall", "stop", "--", *worker, "--loglevel", "info",
-        cwd=tmp_path, env=path,
-    )  # fmt: skip
+    run = start_fast(tmp_path, (*worker, "--loglevel", "info"), "--on-stall", "stop", env=path)
 
     def send(task: str) -> None:
         subprocess.run(

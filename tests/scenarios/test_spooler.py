@@ -19,8 +19,8 @@ from tests.support import (
     program_command,
     run_wtrain,
     signals_of,
+    start_fast,
     start_program,
-    start_wtrain,
     wait_until,
     write_fast_config,
 )
@@ -36,11 +36,7 @@ def test_a_successor_in_a_spooler_lives_on(tmp_path: Path, end: str) -> None:
     job = [sys.executable, str(PROGRAMS / "spooled.py"), "train", place]
     try:
         wait_until(Path(place).exists, 10, "the spooler listens")
-        running = start_wtrain(
-            *("run", "--config", str(config), "--"),
-            *program_command("spooled.py", "train", place, *job),
-            cwd=tmp_path,
-        )
+        running = start_fast(tmp_path, program_command("spooled.py", "train", place, *job))
         told = tmp_path / "job.pid"
         wait_until(told.exists, 30, "the job is submitted")
         pid = int(told.read_text())

@@ -18,7 +18,7 @@ from tests.support import (
     run_wtrain,
     sentence,
     signals_of,
-    start_wtrain,
+    start_fast,
     wait_until,
     write_fast_config,
 )
@@ -26,11 +26,8 @@ from tests.support import (
 
 def start_training(cwd: Path, *args: str) -> RunningWtrain:
     """A healthy run of many steps that has taken its first one."""
-    config = write_fast_config(cwd)
     command = args or ("loader_fork_lock.py", "--hang-at", "-1", "--steps", "5000")
-    running = start_wtrain(
-        "run", "--config", str(config), "--", *program_command(*command), cwd=cwd
-    )
+    running = start_fast(cwd, program_command(*command))
     running.wait_for("first_step", 60)
     return running
 
@@ -50,11 +47,7 @@ def test_interrupted_once(tmp_path: Path) -> None:
 
 def test_interrupted_twice(tmp_path: Path) -> None:
     """A second Ctrl-C kills, also what ignores every polite signal."""
-    config = write_fast_config(tmp_path)
-    command = program_command("ignore_sigterm.py")
-    running = start_wtrain(
-        "run", "--config", str(config), "--observe", "--", *command, cwd=tmp_path
-    )
+    running = start_fast(tmp_path, program_command("ignore_sigterm.py"), "--observe")
     running.wait_for("first_step", 60)
     running.send(signal.SIGINT)
     running.wait_for("stop_requested", 10)
@@ -88,9 +81,7 @@ def test_stop_command(options: tuple[str, ...], tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_stop_while_a_hang_is_handled(tmp_path: Path) -> None:
     """A stop that comes in the middle of a hang is final: no further attempt starts."""
-    config = write_fast_config(tmp_path)
-    command = program_command("loader_fork_lock.py")
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, program_command("loader_fork_lock.py"))
     running.wait_for("stall_declared", 60)
     running.send(signal.SIGTERM)
     run = running.result(60).check(77)
@@ -102,8 +93,7 @@ def start_loop(cwd: Path, *args: str, ask_s: float = 10.0) -> RunningWtrain:
     """A loop that asks should_stop(), at a step; `ask_s`: how long its answer may take."""
     config = write_fast_config(cwd)
     config.write_text(config.read_text().replace("ask_s: 10", f"ask_s: {ask_s}"))
-    command = program_command("asks_to_stop.py", *args)
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=cwd)
+    running = start_fast(cwd, program_command("asks_to_stop.py", *args))
     running.wait_for("first_step", 60)
     return running
 
@@ -172,10 +162,7 @@ def test_a_save_under_way_is_not_interrupted(tmp_path: Path) -> None:
     """A slow save of a script that cannot be asked: Ctrl-C waits for its end."""
     config = write_fast_config(tmp_path)
     config.write_text(config.read_text().replace("grace_s: 5", "grace_s: 60", 1))
-    command = program_command("big_save.py")
-    running = start_wtrain(
-        *("run", "--config", str(config), "--", *command), cwd=tmp_path, env={"LONG_S": "4"}
-    )
+    running = start_fast(tmp_path, program_command("big_save.py"), env={"LONG_S": "4"})
     running.wait_for("progress", 60, lambda e: any(r["phase"] == "checkpoint" for r in e["ranks"]))
     running.send(signal.SIGINT)
     run = running.result(60).check(130)
@@ -188,10 +175,8 @@ def test_a_save_under_way_is_not_interrupted(tmp_path: Path) -> None:
 @pytest.mark.timeout(170)
 def test_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
     """Two ranks that wait for each other at every step agree on the one to stop at."""
-    config = write_fast_config(tmp_path)
     torchrun = [str(bin_path("torchrun")), "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, str(PROGRAMS / "asks_to_stop.py")]
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, [*torchrun, str(PROGRAMS / "asks_to_stop.py")])
     running.wait_for("first_step", 120)
     running.send(signal.SIGINT)
     run = running.result(90).check(130)

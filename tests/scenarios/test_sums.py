@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CompletedRun, program_command, run_wtrain, start_wtrain, write_fast_config
+from tests.support import CompletedRun, program_command, run_fast, run_wtrain, start_fast
 
 FOUND = ("--checkpoints", "checkpoints")
 
 
 def report_of(cwd: Path, *options: str, trouble: str, at: int) -> tuple[CompletedRun, dict]:
     """A supervised training with planted trouble, and the numbers of its report."""
-    flags = ("--config", str(write_fast_config(cwd)), *options)
     command = program_command("chaos_light.py", "beats", "--trouble", trouble, "--at", str(at))
-    run = run_wtrain("run", *flags, "--", *command, cwd=cwd)
+    run = run_fast(cwd, command, *options)
     return run, run_wtrain("report", "--json", cwd=cwd).check(0).json()
 
 
@@ -42,9 +41,8 @@ def test_steps_done_again_are_those_of_the_journal(
 
 def test_a_hang_under_observe_is_no_productive_time(tmp_path: Path) -> None:
     """20 steps of 0.05 s; the rest is start, hang and stop."""
-    flags = ("--config", str(write_fast_config(tmp_path)), "--observe")
     command = program_command("chaos_light.py", "beats", "--trouble", "hang", "--at", "20")
-    run = start_wtrain("run", *flags, "--", *command, cwd=tmp_path)
+    run = start_fast(tmp_path, command, "--observe")
     run.wait_for("would_have_killed", 60)
     run_wtrain("stop", "--now", cwd=tmp_path, timeout_s=60).check(0)
     run.result(30)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import run_wtrain, start_wtrain, write_fast_config
+from tests.support import run_wtrain, start_fast
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="by Linux's system calls")
 TRAINING = """\
@@ -78,9 +78,7 @@ def test_what_may_set_an_event_from_outside_decides_how_long_it_is_waited_for(
     tmp_path: Path, kind: str, wait: str, outside: bool
 ) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    options = ("--config", str(write_fast_config(tmp_path)), "--name", "t")
-    command = ("--", sys.executable, "train.py", kind, wait)
-    running = start_wtrain("run", *options, *command, cwd=tmp_path)
+    running = start_fast(tmp_path, (sys.executable, "train.py", kind, wait), "--name", "t")
     looked = running.wait_for("looked", 40)
     run_wtrain("stop", "--now", "t", cwd=tmp_path)
     running.result(30)

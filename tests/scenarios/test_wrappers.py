@@ -24,12 +24,12 @@ from tests.support import (
     RunningWtrain,
     bin_path,
     program_command,
+    run_fast,
     run_wtrain,
     sentence,
     signals_of,
-    start_wtrain,
+    start_fast,
     wait_until,
-    write_fast_config,
 )
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
@@ -111,13 +111,9 @@ def wrapped(name: str, cwd: Path, *command: str) -> list[str]:
 @pytest.mark.parametrize("name", each())
 def test_a_hang(name: str, tmp_path: Path) -> None:
     """The rank is known as one, the whole tree is ended, and the path arrives at the rank."""
-    config = write_fast_config(tmp_path)
     command = wrapped(name, tmp_path, *program_command("loader_sleep.py"))
     resume = ("--resume-arg", "ARGS=--resume={checkpoint}") if name == "make" else RESUME
-    run = run_wtrain(
-        *("run", "--config", str(config), *resume, "--", *command), cwd=tmp_path, timeout_s=180
-    )
-    run.check(0)
+    run = run_fast(tmp_path, command, *resume, timeout_s=180).check(0)
     assert_log_is_sound(run)
     assert_evidence_came_first(run)
     assert_tree_is_gone(run)
@@ -155,13 +151,8 @@ SWALLOWS: dict[str, Wrap] = {
 @pytest.mark.parametrize("name", list(SWALLOWS))
 def test_a_wrapper_that_swallows_the_argument(name: str, tmp_path: Path) -> None:
     """No resume is claimed: that training began again is in the events and in the warning."""
-    config = write_fast_config(tmp_path)
     program = program_command("crash_at_step.py", "exit", "--steps", "60")
-    command = SWALLOWS[name](tmp_path, program)
-    run = run_wtrain(
-        *("run", "--config", str(config), *RESUME, "--", *command), cwd=tmp_path, timeout_s=140
-    )
-    run.check(0)
+    run = run_fast(tmp_path, SWALLOWS[name](tmp_path, program), *RESUME, timeout_s=140).check(0)
     assert run.of_type("checkpoint_chosen"), run.describe()
     (verified,) = run.of_type("resume_verified")
     assert not verified["ok"], run.describe()
@@ -210,11 +201,9 @@ def test_a_crash_behind_an_exit_code_of_0(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(60)
 def test_a_crash_behind_a_pipe_is_restarted(tmp_path: Path) -> None:
     """By the same rules as one that the exit code tells; nothing resumes it, as allowed here."""
-    options = ("--config", str(write_fast_config(tmp_path)), "--on-not-resumed", "continue")
     program = shlex.join(program_command("crash_at_step.py", "exception"))
     command = ("bash", "-c", f"{program} | cat")
-    run = run_wtrain("run", *options, "--", *command, cwd=tmp_path, timeout_s=50)
-    run.check(0)
+    run = run_fast(tmp_path, command, "--on-not-resumed", "continue", timeout_s=50).check(0)
     first, second = run.of_type("attempt_exited")
     assert (first["code"], second["code"]) == (1, 0)
     assert run.only("evidence_collected")["crash"]["exception"]["type"] == "RuntimeError"
@@ -222,10 +211,7 @@ def test_a_crash_behind_a_pipe_is_restarted(tmp_path: Path) -> None:
 
 def start(cwd: Path, name: str, *program: str) -> RunningWtrain:
     """A healthy training behind a wrapper that has taken its first step."""
-    config = write_fast_config(cwd)
-    running = start_wtrain(
-        *("run", "--config", str(config), "--", *wrapped(name, cwd, *program)), cwd=cwd
-    )
+    running = start_fast(cwd, wrapped(name, cwd, *program))
     running.wait_for("first_step", 90)
     return running
 
@@ -315,11 +301,10 @@ def test_a_script_that_goes_on_after_its_training(way: str, tmp_path: Path) -> N
 @pytest.mark.timeout(120)
 def test_a_wrapper_that_is_killed(tmp_path: Path) -> None:
     """The training behind it is ended before the next attempt, and is no orphan."""
-    config = write_fast_config(tmp_path)
     command = wrapped(
         "script", tmp_path, *program_command("crash_at_step.py", "exit", "--at", "4000")
     )
-    running = start_wtrain(*("run", "--config", str(config), *RESUME, "--", *command), cwd=tmp_path)
+    running = start_fast(tmp_path, command, *RESUME)
     running.wait_for("first_step", 60)
     wait_until(lambda: list(tmp_path.glob("checkpoints/*.pt")), 60, "a checkpoint")
     os.kill(running.wait_for("attempt_launched", 1)["pid"], signal.SIGKILL)

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import of_type, program_command, start_wtrain, types, write_fast_config
+from tests.support import (
+    of_type,
+    program_command,
+    start_fast,
+    start_wtrain,
+    types,
+    write_fast_config,
+)
 from watchdog_train.core import events as e
 from watchdog_train.store.log_reading import read_events
 
@@ -62,9 +69,8 @@ def test_a_training_that_needs_nothing_ends_well(
 
     What it has printed since is in no file, and the terminal shows what the files hold.
     """
-    config = write_fast_config(tmp_path)
     command = program_command("sleeping_steps.py", "--sleep-s", "0.1", "--steps", "60")
-    running = start_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path)
+    running = start_fast(tmp_path, command)
     running.wait_for("first_step", 60.0)
     folder = running.run_dir
     fail_disk()

@@ -16,7 +16,7 @@ from tests.chaos.campaign import run_one
 from tests.chaos.moments import EVENTS, TROUBLE, Moment, Where
 from tests.chaos.trainings import SHAPES, baseline
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, assert_tree_is_gone
-from tests.support import program_command, run_wtrain, scenario_environment, write_fast_config
+from tests.support import program_command, run_fast, scenario_environment, write_fast_config
 
 pytestmark = pytest.mark.slow
 
@@ -59,10 +59,8 @@ def test_the_supervisor_is_killed(
 def test_a_loud_training_is_left_in_peace(how: str, tmp_path: Path) -> None:
     """Hundreds of MB of output, or thousands of children: nothing is killed, nothing piles up."""
     cap_bytes = 1 << 20
-    config = write_fast_config(tmp_path, f"output: {{log_cap_bytes: {cap_bytes}}}\n")
-    command = program_command("loud.py", how)
-    run = run_wtrain("run", "--config", str(config), "--", *command, cwd=tmp_path, timeout_s=180)
-    run.check(0)
+    write_fast_config(tmp_path, f"output: {{log_cap_bytes: {cap_bytes}}}\n")
+    run = run_fast(tmp_path, program_command("loud.py", how), timeout_s=180).check(0)
     assert_log_is_sound(run)
     assert_never_killed(run)
     assert_tree_is_gone(run)
