@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import watchdog_train
+from tests.support import run_command
 from watchdog_train.client import layout
 from watchdog_train.store import slots
 from watchdog_train.store.control import ControlPage
@@ -131,15 +132,8 @@ def run_script(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script with exactly this environment."""
     path = _write(root, script)
-    return subprocess.run(
-        [python, *options, str(path), *arguments],
-        cwd=root,
-        env=dict(env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        stdin=subprocess.DEVNULL,
+    return run_command(
+        [python, *options, str(path), *arguments], cwd=root, env=dict(env), timeout_s=120, code=None
     )
 
 

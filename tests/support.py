@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,6 +167,36 @@ def end_process(process: subprocess.Popen[bytes], timeout_s: float = 10.0) -> No
     process.wait(timeout_s)
     if process.stdout is not None:
         process.stdout.close()
+
+
+def run_command(
+    command: Sequence[str | Path], *, timeout_s: float = 60, code: int | None = 0, **how: Any
+) -> subprocess.CompletedProcess[str]:
+    """A command to its end, with its output as text, and with `how` of subprocess.run().
+
+    Any exit code but `code` fails the test with what the command has said; None takes each.
+    """
+    if "input" not in how:
+        how["stdin"] = subprocess.DEVNULL
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, check=False, **how
+    )
+    said = f"{done.args}: exit {done.returncode}\n{done.stdout[-6000:]}{done.stderr[-6000:]}"
+    assert code in (None, done.returncode), said
+    return done
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system in memory of this size (as "1m") at a new folder; or the test is skipped."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "wtrain-test", str(folder)]
+    if shutil.which("mount") is None or run_command(mount, code=None).returncode:
+        pytest.skip("no file system may be mounted here")
+    try:
+        yield folder
+    finally:
+        run_command(["umount", "-l", str(folder)])
 
 
 # -- Runs of the installed wtrain -----------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.checkpoint_samples import (
     write_files,
     write_hf,
 )
+from tests.support import run_command
 
 TINY_TRAINER = """
 import sys, torch
@@ -249,12 +249,7 @@ def test_temporary_directories_are_partial(tmp_path):
 @pytest.mark.slow
 def test_what_the_real_trainer_writes_is_whole(tmp_path):
     """All saves of a real tiny Trainer are whole, newest first, and a cut copy is not."""
-    subprocess.run(
-        [sys.executable, "-c", TINY_TRAINER, str(tmp_path)],
-        check=True,
-        timeout=120,
-        capture_output=True,
-    )
+    run_command([sys.executable, "-c", TINY_TRAINER, str(tmp_path)], timeout_s=120)
     for out in ("everything", "model-only"):
         findings = look(tmp_path / out, level="full")
         assert [(finding.step, finding.whole) for finding in findings] == [(4, True), (2, True)]

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.checkpoint_samples import (
     torch_zip,
     write_files,
 )
+from tests.support import run_command
 from watchdog_train.checkpoints import dcp
 from watchdog_train.checkpoints.disk import DamagedError
 from watchdog_train.core import pickle_data
@@ -60,12 +60,7 @@ BYTES_BY_A_CALL = (b"_codecs", b"__builtin__")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Saves of the installed torch and accelerate."""
     out = tmp_path_factory.mktemp("real")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", REAL_SAVES, str(out)],
-        check=True,
-        timeout=120,
-        capture_output=True,
-    )
+    run_command([sys.executable, "-W", "ignore", "-c", REAL_SAVES, str(out)], timeout_s=120)
     return out
 
 

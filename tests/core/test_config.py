@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.golden.compare import assert_golden
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, run_command
 from watchdog_train.config import ConfigError, dump_policy, explain, load, load_policy
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.reading import MAX_CONFIG_BYTES
@@ -318,12 +317,8 @@ def test_explain() -> None:
 
 def test_derived_pages_and_files_are_current() -> None:
     """docs/config.md, docs/events.md and configs/ are what scripts/generate_docs.py writes."""
-    done = subprocess.run(
-        [sys.executable, REPOSITORY / "scripts" / "generate_docs.py", "--check"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = run_command(
+        [sys.executable, REPOSITORY / "scripts" / "generate_docs.py", "--check"], code=None
     )
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -339,23 +334,15 @@ def test_presets_work_from_a_built_wheel(tmp_path: Path) -> None:
             (source / name).symlink_to(REPOSITORY / name)
     if not (source / "README.md").exists():
         (source / "README.md").write_text("wtrain\n")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)],
-        cwd=source,
-        check=True,
-        capture_output=True,
-        timeout=120,
+    run_command(
+        [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)], cwd=source, timeout_s=120
     )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
-    shown = subprocess.run(
+    shown = run_command(
         [sys.executable, "-m", "watchdog_train", "config", "show", "--preset", "overnight"],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
         cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     assert "  max_restarts: 10\n" in shown.stdout

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import click
 import pytest
 
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, run_command
 from watchdog_train.cli import group, main
 from watchdog_train.config import load_policy
 from watchdog_train.core.events import AttemptLaunched, decode
@@ -103,9 +102,7 @@ def test_shell_blocks_are_shell(block: Block) -> None:
     """Every sh block is right for a POSIX shell."""
     shell = shutil.which("sh")
     assert shell is not None
-    done = subprocess.run(
-        [shell, "-n"], input=block.text, capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run_command([shell, "-n"], input=block.text, timeout_s=30, code=None)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -157,10 +154,7 @@ def test_cheap_commands_of_the_pages_work(
 def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
     """Outside a supervised run the API does nothing, silently."""
     environment = {key: text for key, text in os.environ.items() if not key.startswith("WTRAIN_")}
-    done = subprocess.run(
-        [sys.executable, "-c", block.text],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = run_command([sys.executable, "-c", block.text], cwd=tmp_path, env=environment, code=None)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import IO
 import msgspec
 import pytest
 
-from tests.support import wait_until
+from tests.support import small_disk, wait_until
 from watchdog_train.core import events as e
 from watchdog_train.core.model import Plan, RunProgress, said
 from watchdog_train.errors import WtrainError
@@ -480,34 +479,21 @@ def fill(file: IO[bytes]) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
 def test_a_real_full_file_system(tmp_path: Path, spill: Path) -> None:
     """A tmpfs of 64 KiB fills up, the log falls behind, room comes back, nothing is lost."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)],
-        capture_output=True,
-        timeout=10,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        log = EventLog.open(mount / "events.jsonl", spill_dir=spill)
+    with small_disk(tmp_path / "small", "64k") as mount:
+        path, filler = mount / "events.jsonl", mount / "filler"
+        log = EventLog.open(path, spill_dir=spill)
         log.append(LIFECYCLE, 1)
-        filler = mount / "filler"
         with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
             fill(file)
         while log.behind() is None:
             log.append(LIFECYCLE, 1)
         log.append(OTHER, 1)
         written = log.seq
-        assert len(read_events(mount / "events.jsonl", spill_dir=spill).events) == written
+        assert len(read_events(path, spill_dir=spill).events) == written
         filler.unlink()
         wait_until(lambda: log.behind() is None, 5.0, "the log has caught up")
         assert log.close(5.0)
-        assert seqs(mount / "events.jsonl") == list(range(1, written + 1))
-    finally:
-        log.close(5.0)
-        subprocess.run(["umount", str(mount)], timeout=10, check=True)
+        assert seqs(path) == list(range(1, written + 1))
 
 
 def test_other_writing_is_done_beside_and_before_the_end(opened: EventLog) -> None:

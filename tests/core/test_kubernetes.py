@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 import yaml
 
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, run_command
 from watchdog_train.cli import group, probe
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
@@ -78,13 +77,9 @@ def called(name: str, tmp_path: Path, answer: str) -> list[str]:
     assert container["command"] == ["sh", "-c"]
     script = container["args"][0].replace("/shared/", f"{tmp_path}/shared/")
     path = f"{tmp_path}:/usr/local/bin:/usr/bin:/bin"
-    done = subprocess.run(
+    done = run_command(
         [shell, "-euc", script],
         env={"PATH": path, "ANSWER": json.dumps({"newest_whole": answer or None})},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
     )
     assert not done.stderr
     assert (tmp_path / "shared" / "sft" / "checkpoints").is_dir()

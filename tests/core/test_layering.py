@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import watchdog_train
+from tests.support import run_command
 
 PACKAGE = Path(watchdog_train.__file__).parent
 _LOWER = {"core", "errors", "trusted_files", "whole_files"}
@@ -251,10 +251,7 @@ def test_importing_our_side_loads_no_training_library() -> None:
         f"for name in {names!r}: importlib.import_module(name)\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_command([sys.executable, "-c", code])
     assert not TRAINING & set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -264,9 +261,7 @@ def test_importing_the_package_costs_nothing() -> None:
         "import sys; before = set(sys.modules); import watchdog_train\n"
         "print(sorted(set(sys.modules) - before))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = run_command([sys.executable, "-c", code])
     assert done.stdout.strip() == "['watchdog_train']"
 
 

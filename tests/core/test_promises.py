@@ -14,7 +14,7 @@ from tests.support import REPOSITORY, TESTS
 PAGE = (REPOSITORY / "docs" / "promises.md").read_text("utf-8")
 ROWS = re.findall(r"^\| (?!promise |---)([^|]+) \|([^|]*)\|$", PAGE, re.MULTILINE)
 RUNS = (
-    r"tests\.support (run_program|(run|start)_(wtrain|fast))|subprocess|"
+    r"tests\.support (run_(program|command)|(run|start)_(wtrain|fast))|subprocess|"
     r"tests\.(client_runs|nodes|terminal|chaos|slurm)"
 )
 

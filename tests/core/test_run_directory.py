@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import small_disk
 from watchdog_train.core.model import ProcessId
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.store import registry, requests, run_directory
@@ -167,13 +168,8 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     """A real tmpfs of 32 KiB."""
     if os.geteuid() != 0:
         pytest.skip("mounts a small tmpfs")
-    place = tmp_path / "mounted"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=32k", "none", str(place)]
-    if subprocess.run(command, capture_output=True, timeout=10, check=False).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    yield place
-    subprocess.run(["umount", str(place)], timeout=10, check=True)
+    with small_disk(tmp_path / "mounted", "32k") as place:
+        yield place
 
 
 def test_a_real_full_file_system_is_refused(mounted: Path) -> None:

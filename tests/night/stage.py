@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support import MARKER, marked_processes
+from tests.support import MARKER, marked_processes, run_command
 
 BIN = Path(sys.executable).parent
 DISK = "size=1g"
@@ -140,10 +140,7 @@ def environment(home: Path, marker: str, extra: Mapping[str, str]) -> dict[str, 
 
 def wtrain(*arguments: str, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """A command of wtrain that ends soon, with what it said."""
-    return subprocess.run(
-        [str(BIN / "wtrain"), *arguments],
-        cwd=cwd, env=dict(env), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return run_command([str(BIN / "wtrain"), *arguments], cwd=cwd, env=dict(env), code=None)
 
 
 def wtrain_json(*arguments: str, cwd: Path, env: Mapping[str, str]) -> Any:

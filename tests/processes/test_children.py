@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from tests.support import is_alive, wait_until
+from tests.support import is_alive, run_command, wait_until
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience, Why
@@ -199,10 +198,7 @@ assert most >= 100, most
 @pytest.mark.needs_subreaper
 def test_no_status_is_lost_among_adopted_exits() -> None:
     """200 failing children during 200 adopted exits: every status is right, no zombie is left."""
-    done = subprocess.run(
-        [sys.executable, "-c", ADOPTING], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_command([sys.executable, "-c", ADOPTING], timeout_s=120)
 
 
 def test_a_long_wait_is_written_into_the_page_and_so_is_its_end(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support import bin_path
+from tests.support import bin_path, run_command
 
 
 def offered(cwd: Path, *words: str) -> list[str]:
@@ -24,14 +23,11 @@ printf '%s\\n' "${COMPREPLY[@]}"
     if bash is None:
         pytest.skip("no bash here")
     path = f"{bin_path('wtrain').parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    done = run_command(
         [bash, "--norc", "-c", script, "bash", "wtrain", *words],
         env={**os.environ, "PATH": path, "XDG_STATE_HOME": str(cwd / "state")},
         cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
+        timeout_s=30,
     )
     assert done.stderr == ""
     return done.stdout.split()

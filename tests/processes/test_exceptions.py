@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.client_runs import Training, plain_environment
+from tests.support import run_command
 from watchdog_train.client import layout
 from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
@@ -304,13 +304,12 @@ def test_the_error_file_of_torchrun(training: Training) -> None:
     """The launcher copies that of its rank, also where no client is in the rank."""
     file = training.attempt_dir / layout.ELASTIC_ERROR
     (training.root / "train.py").write_text(RECORDED, "utf-8")
-    subprocess.run(
+    run_command(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "train.py"],
         cwd=training.root,
         env=plain_environment() | {"TORCHELASTIC_ERROR_FILE": str(file)},
-        capture_output=True,
-        timeout=120,
-        check=False,
+        timeout_s=120,
+        code=None,
     )
     fact = of_elastic(str(training.attempt_dir))
     assert fact is not None

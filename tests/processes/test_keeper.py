@@ -9,8 +9,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +23,7 @@ from tests.processes.keeping import (
     wait_gone,
     write_orders,
 )
-from tests.support import REPOSITORY, interpreter, is_alive, wait_until
+from tests.support import REPOSITORY, interpreter, is_alive, small_disk, wait_until
 from watchdog_train.keeper.messages import Record
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 
@@ -468,24 +468,14 @@ def test_keeper_is_called_so(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Any:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-        timeout=10,
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True, timeout=10)
+    with small_disk(tmp_path / "small", "1m") as folder:
+        yield folder
 
 
 @needs_tmpfs_mount
-def test_full_disk_neither_stops_the_training_nor_loses_its_status(small_disk: Path) -> None:
+def test_full_disk_neither_stops_the_training_nor_loses_its_status(disk: Path) -> None:
     """On a full disk the training runs to its end, what was dropped is counted, and exit.json is
     right, because its room was taken before.
     """
@@ -493,37 +483,37 @@ def test_full_disk_neither_stops_the_training_nor_loses_its_status(small_disk: P
         "import sys\nfor n in range(3000): sys.stdout.write(f'{n:09d}' + 'x' * 9990 + '\\n')\n"
         "sys.exit(8)"
     )
-    assert keep(small_disk, [PYTHON, "-c", program], linger_s=1.0, timeout_s=30) == 0
-    ended = record(small_disk, "exit.json")
+    assert keep(disk, [PYTHON, "-c", program], linger_s=1.0, timeout_s=30) == 0
+    ended = record(disk, "exit.json")
     assert ended["code"] == 8
-    written = (small_disk / "output.log").stat().st_size
+    written = (disk / "output.log").stat().st_size
     assert ended["dropped_bytes"] == 30_000_000 - written > 20_000_000
 
 
 @needs_tmpfs_mount
-def test_output_goes_on_when_the_disk_has_room_again(small_disk: Path) -> None:
+def test_output_goes_on_when_the_disk_has_room_again(disk: Path) -> None:
     """What was held in memory while the disk was full reaches the file in order, nothing lost."""
-    os.mkfifo(small_disk / "gate")
-    ballast = small_disk / "ballast"
+    os.mkfifo(disk / "gate")
+    ballast = disk / "ballast"
     program = (
         "import sys\n"
         "for n in range(200): print(f'{n:09d}' + 'x' * 9990, flush=True)\n"
         "open('gate').read()\nprint('end')"
     )
-    orders = write_orders(small_disk, [PYTHON, "-c", program], cap_bytes=64 * 1024 * 1024)
+    orders = write_orders(disk, [PYTHON, "-c", program], cap_bytes=64 * 1024 * 1024)
     ballast.write_bytes(bytes(700 * 1024))
     with start_keeper_process(orders) as process:
-        log = small_disk / "output.log"
-        wait_until(lambda: os.statvfs(small_disk).f_bavail == 0, 10, "the disk is full")
+        log = disk / "output.log"
+        wait_until(lambda: os.statvfs(disk).f_bavail == 0, 10, "the disk is full")
         ballast.unlink()
-        subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True, timeout=10)
+        subprocess.run(["mount", "-o", "remount,size=8m", str(disk)], check=True, timeout=10)
         wait_until(lambda: log.stat().st_size == 2_000_000, 10, "all output is in the file")
-        (small_disk / "gate").write_text("")
+        (disk / "gate").write_text("")
         assert process.wait(15) == 0
     lines = log.read_text().splitlines()
     assert [int(line[:9]) for line in lines[:-1]] == list(range(200))
     assert lines[-1] == "end"
-    assert record(small_disk, "exit.json")["dropped_bytes"] == 0
+    assert record(disk, "exit.json")["dropped_bytes"] == 0
 
 
 def test_pump_alone_drains_what_a_dead_keeper_left(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ import psutil
 import pytest
 
 from tests.processes.test_launch import environment_of, plan_of
-from tests.support import free_port, is_alive, scenario_environment, wait_until
+from tests.support import free_port, is_alive, run_command, scenario_environment, wait_until
 from watchdog_train.core.policy import Job
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
@@ -393,16 +393,13 @@ def test_pyzmq_that_only_pythonpath_provides_is_refused_at_the_start(tmp_path: P
     address = f"tcp://127.0.0.1:{free_port()}"
     options = ("--nodes", "2", "--node-rank", "0", "--coordination", address)
     for path in (str(tmp_path / "path"), ""):
-        done = subprocess.run(
+        done = run_command(
             [bare / "bin/python", "-m", "watchdog_train", "run", *options, "--", "true"],
             env={**environment, "PYTHONPATH": path},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
+            timeout_s=30,
+            code=78,
         )
-        assert done.returncode == 78, done
         assert "pyzmq is not installed" in done.stderr, done
         assert ("PYTHONPATH" in done.stderr) == bool(path), done
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import wait_until
+from tests.support import small_disk, wait_until
 from watchdog_train.checkpoints.survey import SurveyRequest
 from watchdog_train.core.recovery.restart import TornSave
 from watchdog_train.supervisor.children import ChildTable
@@ -24,15 +23,8 @@ from watchdog_train.system import current
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "wtrain-test", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path / "disk", "8m") as folder:
+        yield folder
 
 
 def checkpoint(disk: Path, step: int, size_bytes: int) -> str:

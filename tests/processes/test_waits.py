@@ -16,7 +16,7 @@ import pytest
 
 from tests.client_runs import Training
 from tests.processes.collecting import collect_tree
-from tests.support import interpreter, wait_until
+from tests.support import interpreter, run_command, wait_until
 from watchdog_train.core.model import waits as w
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
@@ -95,13 +95,7 @@ def test_who_is_hidden_by_the_system_is_not_nobody(hidden: int) -> None:
     """
     mount = f"mount -t proc -o hidepid={hidden} proc /proc"
     inside = ("sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, textwrap.dedent(program))
-    run = subprocess.run(
-        ["unshare", "-m", *inside],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    run = run_command(["unshare", "-m", *inside], timeout_s=30, code=None)
     if "mount" in run.stderr:
         pytest.skip(run.stderr)
     assert run.stdout == "() False\n", run.stderr

@@ -7,7 +7,6 @@ one at a time; the long one has all of them.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.chaos.campaign import Campaign, Options
 from tests.chaos.faults import FAULTS
 from tests.chaos.moments import Moment
 from tests.chaos.trainings import SHAPES
-from tests.support import REPOSITORY
+from tests.support import REPOSITORY, run_command
 
 SEED = 20261122
 LIGHT = [name for name, shape in SHAPES.items() if shape.light]
@@ -29,15 +28,9 @@ def campaign(folder: Path, *args: str, timeout_s: float) -> list[dict[str, objec
     """The cases of a campaign, all of which must have been survived."""
     answer = folder / "campaign.json"
     words = ("--seed", str(SEED), "--json", str(answer), "--folder", str(folder), *args)
-    done = subprocess.run(
-        [sys.executable, str(REPOSITORY / "scripts" / "chaos"), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
+    run_command(
+        [sys.executable, str(REPOSITORY / "scripts" / "chaos"), *words], timeout_s=timeout_s
     )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     cases = json.loads(answer.read_text("utf-8"))["cases"]
     assert isinstance(cases, list)
     return cases

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.support import (
     run_program,
     run_wtrain,
     sentence,
+    small_disk,
     write_fast_config,
 )
 from watchdog_train.checkpoints.pickle_head import counters
@@ -529,20 +529,12 @@ training.torch.save({"big": training.torch.zeros(8 << 20)}, sys.argv[1])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_a_save_on_a_full_disk_names_it(tmp_path: Path) -> None:
     """torch.save speaks of positions in its own format."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("no file system may be mounted here")
-    try:
-        (tmp_path / "train.py").write_text(DISK)
+    (tmp_path / "train.py").write_text(DISK)
+    with small_disk(tmp_path / "disk", "1m") as disk:
         run = run_wtrain(
             *("run", "--on-crash", "stop", "--", sys.executable, "train.py", str(disk / "a.pt")),
             cwd=tmp_path,
             env={"PYTHONPATH": str(PROGRAMS)},
             timeout_s=50,
-        )
-    finally:
-        subprocess.run(["umount", str(disk)], check=False)
-    run.check(1)
+        ).check(1)
     assert f"the disk is full at {disk}/a.pt, 0 B free; rank 0 raised RuntimeError" in run.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.support import (
     CompletedRun,
     RunningWtrain,
     program_command,
+    run_command,
     run_wtrain,
     scenario_environment,
     start_fast,
@@ -42,14 +42,8 @@ TWO = ("--devices", "2", "--workers", "0")
 def undisturbed(cwd: Path, *arguments: str) -> list[str]:
     """The last lines of the same training without wtrain."""
     cwd.mkdir()
-    done = subprocess.run(
-        program_command(SCRIPT, *arguments),
-        cwd=cwd,
-        env=scenario_environment(cwd),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=True,
+    done = run_command(
+        program_command(SCRIPT, *arguments), cwd=cwd, env=scenario_environment(cwd), timeout_s=200
     )
     return finished(done.stdout)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tests.support import (
     children_of,
     is_alive,
     program_command,
+    run_command,
     run_fast,
     run_program,
     run_wtrain,
@@ -35,15 +35,7 @@ RESUME = ("--resume-arg", "--resume {checkpoint}")
 def uninterrupted(cwd: Path, *args: str) -> str:
     """The last line of the same training without us."""
     cwd.mkdir(parents=True)
-    result = subprocess.run(
-        program_command(*args),
-        cwd=cwd,
-        env=scenario_environment(cwd),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    result = run_command(program_command(*args), cwd=cwd, env=scenario_environment(cwd))
     return last_line(result.stdout)
 
 

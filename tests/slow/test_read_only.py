@@ -16,6 +16,7 @@ import pytest
 from tests.support import (
     of_type,
     program_command,
+    run_command,
     start_fast,
     start_wtrain,
     types,
@@ -46,13 +47,7 @@ def fail_disk(tmp_path: Path) -> Iterator[Callable[[], None]]:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
 
     def fail() -> None:
-        said = subprocess.run(
-            ["findmnt", "-n", "-o", "SOURCE", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        said = run_command(["findmnt", "-n", "-o", "SOURCE", str(folder)])
         device = Path(said.stdout.strip()).name
         Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("1\n")
         with pytest.raises(OSError, match="Read-only"):

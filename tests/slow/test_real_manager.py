@@ -19,6 +19,7 @@ from tests.support import (
     of_type,
     program_command,
     read_log,
+    run_command,
     run_directories,
     scenario_environment,
     signals_of,
@@ -110,10 +111,7 @@ class Manager:
 
     def inside(self, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a command there."""
-        return subprocess.run(
-            self.enter(*command), env=self.env, capture_output=True, text=True,
-            timeout=timeout_s, check=False,
-        )  # fmt: skip
+        return run_command(self.enter(*command), env=self.env, timeout_s=timeout_s, code=None)
 
     def systemctl(self, *words: str) -> str:
         """What it says; it must succeed."""

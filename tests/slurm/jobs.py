@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.support import (
     bin_path,
     outline,
     read_log,
+    run_command,
     run_directories,
     scenario_environment,
     wait_until,
@@ -140,8 +140,5 @@ def ranks_of_nodes(*program: str) -> tuple[str, ...]:
 
 
 def _slurm(*words: str, env: dict[str, str], cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        words, env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    done = run_command(words, env=env, cwd=cwd)
     return done.stdout.strip()
