@@ -283,7 +283,6 @@ def test_the_command_writes_an_answer_that_decodes(tmp_path):
     (tmp_path / "request.json").write_bytes(msgspec.json.encode(request))
     subprocess.run([*COMMAND, str(tmp_path / "request.json")], check=True)
     answer = msgspec.json.decode((tmp_path / "survey.json").read_bytes(), type=Survey)
-    assert answer.newest_whole is not None
     assert answer.newest_whole.step == 20
     assert sorted(os.listdir(tmp_path)) == ["out", "request.json", "survey.json"]
 
@@ -330,7 +329,6 @@ def test_the_walk_is_bounded_and_says_so(tmp_path):
         (tmp_path / f"file-{number:03}").touch()
     write_hf(tmp_path, 20)
     found = find_candidates([str(tmp_path)], limit=10)
-    assert found.problem is not None
     assert "only the newest 10 entries" in found.problem
 
 

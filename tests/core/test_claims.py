@@ -60,7 +60,6 @@ def another_supervisor(base: Path, run_id: str) -> Iterator[Callable[[], None]]:
             process.wait(10)
 
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"held\n"
             yield kill
         finally:
@@ -119,10 +118,8 @@ def test_of_a_shared_directory_only_what_the_own_hooks_noted_is_resumed_from() -
 
     findings = (finding("/w/out/checkpoint-9", 9), finding("/w/outer/checkpoint-5", 5))
     choice = choose_checkpoint(state, Survey(findings=findings, directories=("/w/out",)))
-    assert choice.chosen is not None
     assert choice.chosen.step == 5
     assert "the run one writes there" in why_text(choice.rejected[0].why)
     noted = (finding("/w/out/checkpoint-7", 7, "recorded"), *findings[1:])
     choice = choose_checkpoint(state, Survey(findings=noted, directories=("/w/out",)))
-    assert choice.chosen is not None
     assert choice.chosen.step == 7

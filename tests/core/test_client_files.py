@@ -120,7 +120,6 @@ def test_a_note_is_read(tmp_path: Path) -> None:
     (tmp_path / "1.note.json").write_text(text)
     (tmp_path / "2.note.json").symlink_to(tmp_path / "1.note.json")
     note = read_note(tmp_path, 1)
-    assert note is not None
     assert note.settings["spawn"].took
     assert note.output_dirs == ()
     assert read_note(tmp_path, 2) is None

@@ -152,7 +152,6 @@ def saved(at: int) -> Survey:
 
 def test_the_same_twice_ends_with_the_childs_code() -> None:
     answer = step(crashed("exit1@50", "exit1@50"))
-    assert isinstance(answer, Stop)
     assert (answer.exit_code, answer.outcome) == (1, "failed")
     assert "RuntimeError at train.py:49, step 50: size mismatch" in why_text(answer.why)
     assert isinstance(step(crashed("exit1@50")), Restart)
@@ -169,10 +168,8 @@ def test_a_first_restart_waits_for_nothing_and_a_second_without_a_gain_does() ->
     lost = raised("ConnectionError", "Connection refused")
     for fact in (raised("RuntimeError"), CrashFact(signal=9, sender="outside"), lost):
         answer = step(crashed("exit1@50", fact=fact))
-        assert isinstance(answer, Restart)
         assert answer.delay_s == 0.0, fact
     answer = step(crashed("exit1@50", "exit1@50", fact=lost))
-    assert isinstance(answer, Restart)
     assert answer.delay_s == 2.0
 
 
@@ -268,7 +265,6 @@ def test_the_error_file_of_torch_elastic(tmp_path: Path) -> None:
     said = {"message": {"message": "x", "extraInfo": {"py_callstack": OWN + "ValueError: bad\n"}}}
     file.write_text(json.dumps(said))
     fact = of_elastic(str(tmp_path))
-    assert fact is not None
     assert (fact.type, fact.source) == ("ValueError", "elastic")
     for broken in ("{", '{"message": "killed"}', "[]", '{"message": {"extraInfo": 3}}'):
         file.write_text(broken)
@@ -315,7 +311,6 @@ def test_who_sent_the_signal(
     assert [one.ended.sender for one in found if one.ended] == ["member", sender]
     evidence = Evidence(why="crash", processes=found, logs=logs, host=host)
     fact = crash_of(evidence, ("torchrun",), gpu_shared=False)
-    assert fact is not None
     assert fact.exception is None
     assert crash_words(fact).startswith(f"rank 1 was killed by {words}")
 
@@ -341,7 +336,6 @@ def test_137_is_a_signal_where_a_shell_tells_it(
 ) -> None:
     exit_ = ExitStatus(code=137, signal=None, how_known="keeper")
     fact = crash_of(Evidence(why="crash", exit=exit_), command, gpu_shared=False)
-    assert fact is not None
     assert (fact.code, fact.signal) == (code, signal)
 
 

@@ -103,19 +103,15 @@ def test_a_keeper_has_half_a_minute() -> None:
     """Then it is ended with whatever it has started, and the next attempt is made."""
     assert isinstance(act(STARTING, at=29.9, members=()), Wait)
     action = act(STARTING, at=30.0, members=())
-    assert isinstance(action, Record)
     silent = action.events[0]
-    assert isinstance(silent, e.AttemptExited)
     assert silent.how_known == "gone"
     history = (b.RUN_STARTED, e.AttemptLaunching(token="t", plan=b.plan()), silent)
     keeper = b.member(9, "keeper")
     assert isinstance(act(b.fold(history), members=(keeper,)), Wait)
     left = act(b.fold(history), members=(keeper, b.member(10)))
-    assert isinstance(left, Signal)
     assert left.targets == (b.member(10).member.identity,)
     sweep = e.Signalling(sequence="sweep", stage="keeper", targets=(), signal=0, why=said(""))
     late = act(b.fold((*history, sweep)), at=60.0, members=(keeper,), empty_looks=2)
-    assert isinstance(late, Signal)
     assert (late.targets, late.signal) == ((keeper.member.identity,), 9)
     assert isinstance(act(b.fold(history), at=30.0, **GONE), CleanUp)
     assert isinstance(act(b.fold((*history, e.TreeGone())), members=()), StartSurvey)
@@ -128,15 +124,12 @@ def test_a_keeper_that_ended_before_the_start_is_replaced() -> None:
     for _ in range(4):
         action = act(state, members=(), launch=lost)
         assert kinds(action) == ["LaunchPostponed"]
-        assert isinstance(action, Record)
         state = evolve(state, action.events[0])
         assert (state.attempt, state.restarts) == (None, 0)
         assert isinstance(act(state, at=0.5, members=()), Wait)
         assert isinstance(act(state, at=1.0, members=()), Launch)
         state = evolve(state, e.AttemptLaunching(token="t", plan=b.plan()))
     action = act(state, members=(), launch=lost)
-    assert isinstance(action, Record)
-    assert isinstance(action.events[0], e.AttemptExited)
     assert action.events[0].how_known == "not-started"
     assert "(pid 9) ended before" in why_text(action.events[0].error)
 
@@ -147,9 +140,7 @@ def test_a_launch_that_its_supervisor_did_not_live_to_make_is_made_again() -> No
     adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why=said("gone"))
     history = (b.RUN_STARTED, launching, adopted)
     action = act(b.fold(history), at=30.0, members=())
-    assert isinstance(action, Record)
     exited = action.events[0]
-    assert isinstance(exited, e.AttemptExited)
     assert exited.how_known == "gone"
     ended = b.fold((*history, exited))
     assert isinstance(act(ended, members=(), keeper_alive=None), Wait)
@@ -212,7 +203,6 @@ def test_evidence_comes_before_the_first_signal() -> None:
         "StallExplained",
     ]
     action = act(run(*HUNG))
-    assert isinstance(action, Signal)
     assert (action.sequence, action.signal) == ("hang", 15)
 
 
@@ -224,7 +214,6 @@ def test_one_collection_at_a_time() -> None:
     assert isinstance(act(stalled, running=EVIDENCE), Wait)
     assert kinds(act(stalled, evidence=b.result("0001")))[0] == "EvidenceCollected"
     action = act(run(manual, b.stall("0002"), b.collected("0001", "manual")))
-    assert isinstance(action, StartEvidence)
     assert action.stall_id == "0002"
 
 
@@ -232,7 +221,6 @@ def test_a_collection_that_an_adoption_lost_is_started_again() -> None:
     """The new supervisor has no task, and an open intent."""
     for why in ("stall", "manual", "crash"):
         action = act(run(b.collecting(why=why)))
-        assert isinstance(action, StartEvidence)
         assert (action.stall_id, action.bundle_why) == ("0001", why)
 
 
@@ -304,7 +292,6 @@ def test_a_dump_that_another_answers_starts_nothing(
 def test_a_dump_on_request() -> None:
     """A bundle that nothing else depends on."""
     action = act(run(), request=request("dump"))
-    assert isinstance(action, StartEvidence)
     assert action.bundle_why == "manual"
     assert run(b.collecting(why="manual")).state == "running"
 
@@ -346,7 +333,6 @@ def test_a_root_that_ends_before_the_collection_leaves_evidence_first() -> None:
     state = run(b.stall(), b.exited(1))
     left = (b.member(11, "worker"),)
     action = act(state, members=left)
-    assert isinstance(action, StartEvidence)
     assert action.bundle_why == "stall"
     state = run(b.stall(), b.exited(1), b.collecting(), b.collected())
     assert isinstance(act(state, members=left), Signal)
@@ -355,11 +341,9 @@ def test_a_root_that_ends_before_the_collection_leaves_evidence_first() -> None:
 def test_a_crash_is_documented_before_the_rest_is_swept() -> None:
     """Exit evidence and log tail, then SIGTERM to what is left."""
     action = act(run(b.exited(3)), members=(b.member(11, "worker"),))
-    assert isinstance(action, StartEvidence)
     assert action.bundle_why == "crash"
     state = run(b.exited(3), b.collecting(why="crash"), b.collected(why="crash"))
     action = act(state, members=(b.member(11, "worker"),))
-    assert isinstance(action, Signal)
     assert (action.sequence, action.signal) == ("sweep", 15)
     assert isinstance(act(state, **GONE), CleanUp)
 
@@ -390,9 +374,7 @@ def test_nothing_is_planned_while_somebody_lives() -> None:
 def test_what_survived_sigkill_ends_the_run() -> None:
     """Nothing is started over it."""
     action = act(run(*HUNG, e.SurvivedKill(pids=(b.ROOT,), why=said("D"))))
-    assert isinstance(action, Record)
     finished = action.events[0]
-    assert isinstance(finished, e.RunFinished)
     assert finished.exit_code == 75
     assert str(b.ROOT) in why_text(finished.warning)
 
@@ -471,9 +453,7 @@ def test_a_backoff_is_kept(at: float, expected: type[Action]) -> None:
 def test_requests_to_stop(kind: Any, before: tuple[e.AnyEvent, ...], mode: str, code: int) -> None:
     """A second request of any kind does not wait."""
     action = act(run(*before), request=request(kind))
-    assert isinstance(action, Record)
     event = action.events[0]
-    assert isinstance(event, e.StopRequested)
     assert (event.mode, event.exit_code) == (mode, code)
 
 
@@ -481,7 +461,6 @@ def test_who_can_be_asked_is_asked() -> None:
     """Else the root gets the word."""
     assert isinstance(act(run(b.stop()), members=(b.rank(words=2, can_stop=True),)), AskStop)
     action = act(run(b.stop()))
-    assert isinstance(action, Signal)
     assert (action.stage, action.signal) == ("root", 15)
 
 
@@ -496,7 +475,6 @@ def test_a_soft_stop_waits_for_the_dumps(history: tuple[e.AnyEvent, ...], runnin
     """They are on disk before the first signal; a hard stop does not wait."""
     assert isinstance(act(run(*history, b.stop()), running=running), Wait)
     action = act(run(*history, b.stop("now")), running=running)
-    assert isinstance(action, Signal)
     assert action.sequence == "now"
 
 
@@ -504,7 +482,6 @@ def test_a_soft_stop_after_the_dumps_is_a_stop() -> None:
     """Not a hang: the root may still save."""
     assert isinstance(act(run(b.stall(), b.stop())), StartEvidence)
     action = act(run(*HUNG, b.stop()))
-    assert isinstance(action, Signal)
     assert action.sequence == "stop"
 
 
@@ -565,7 +542,6 @@ def test_an_unproven_save_does_not_keep_the_run_from_going_on(whole: bool) -> No
     action = act(run(ASKED, *crash), at=9.0, last_save=SAVED, survey=survey(whole=whole), **GONE)
     if whole:
         assert kinds(action) == ["SaveProven"]
-        assert isinstance(action, Record)
         assert action.consumes == ()
     else:
         assert "PlanMade" in kinds(action)

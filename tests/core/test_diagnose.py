@@ -83,7 +83,6 @@ def test_hand_written_evidence_gets_the_family_it_was_written_for(path):
     assert CERTAINTIES.index(expect.get("at_least", "possible")) <= sure
     assert sure <= CERTAINTIES.index(expect.get("at_most", "proven"))
     if "culprit" in expect:
-        assert found.root is not None
         assert found.root.who.pid == expect["culprit"]
     if "first_remedy" in expect:
         assert found.remedies[0].name == expect["first_remedy"]

@@ -179,7 +179,6 @@ def test_a_torn_last_line_is_moved_aside_and_reported(
     path.write_bytes(whole[:-9])
     reading = read_events(path)
     assert [event.seq for event in reading.events] == [1]
-    assert reading.torn_tail is not None
     assert whole[:-9].endswith(reading.torn_tail)
     second = EventLog.open(path, spill_dir=spill)
     assert second.torn_tail == reading.torn_tail
@@ -226,7 +225,6 @@ def test_damage_in_the_middle_is_an_error_that_names_the_line(
     assert caught.value.context == f"{path}:2"
     assert words in caught.value.message
     tolerant = read_events(path, strict=False)
-    assert tolerant.problem is not None
     assert "line 2" in tolerant.problem
     assert tolerant.events[0].seq == 1
     if b'"seq":3' in path.read_bytes():
@@ -296,7 +294,6 @@ def test_a_full_disk_neither_raises_nor_loses(
         opened.append(event, 1)
     assert time.monotonic() - began < 1.5
     behind = opened.behind()
-    assert behind is not None
     assert "No space left" in why_text(behind.why)
     assert behind.spill == str(spill / SPILL_FILE)
     assert seqs(path) == [1]
@@ -318,7 +315,6 @@ def test_a_removed_log_spills_and_is_said(opened: EventLog, path: Path, spill: P
     opened.append(LIFECYCLE, 1)
     opened.append(OTHER, 1)
     behind = opened.behind()
-    assert behind is not None
     assert "the log was removed" in why_text(behind.why)
     assert len((spill / SPILL_FILE).read_bytes().splitlines()) == 2
     assert not path.exists()
@@ -370,7 +366,6 @@ def test_a_stuck_disk_costs_two_seconds_once(
         opened.append(LIFECYCLE, 1)
     assert time.monotonic() - began < 1.0
     behind = opened.behind()
-    assert behind is not None
     assert behind.behind_s >= 2.0
     assert "does not answer" in why_text(behind.why)
     assert len(read_events(path, spill_dir=spill).events) == 52
@@ -417,7 +412,6 @@ def test_without_a_place_to_spill_events_wait_in_memory(
     disk.full = True
     log.append(LIFECYCLE, 1)
     behind = log.behind()
-    assert behind is not None
     assert behind.spill is None
     assert "in memory only" in why_text(behind.why)
     disk.full = False

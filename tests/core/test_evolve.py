@@ -109,30 +109,25 @@ def test_a_crash_bundle_is_collected_too() -> None:
 def test_only_the_deed_counts_as_signalled() -> None:
     """The intent names nobody as done; the first of each pair does not move the deadline."""
     state = evolve(b.running(b.stall()), at(5.0, TERM))
-    assert state.kill is not None
     assert state.kill.targets == ()
     sent = e.SentSignal(pid=11, start=1011, signal=15, role="rank", result="sent")
     woken = msgspec.structs.replace(sent, signal=18)
     for moment, one in ((5.1, woken), (5.2, sent)):
         state = evolve(state, at(moment, e.Signalled(sent=(one,))))
-    assert state.kill is not None
     assert state.kill.targets == (ProcessId(11, 1011),)
     state = evolve(state, at(7.0, TERM))
-    assert state.kill is not None
     assert (state.kill.stage_mono, state.kill.targets) == (5.0, (ProcessId(11, 1011),))
 
 
 def test_a_second_request_shortens_the_way_and_keeps_the_code() -> None:
     """Ctrl-C, then `wtrain stop --now`: 130."""
     state = b.running(b.stop(code=130), b.stop("now", 77), b.stop("soft", 77))
-    assert state.stop is not None
     assert (state.stop.mode, state.stop.exit_code) == ("now", 130)
 
 
 def test_an_adoption_gives_a_stage_its_time_again() -> None:
     """Its signals may not have been sent."""
     state = evolve(b.running(b.stall(), TERM), at(500.0, adopted()))
-    assert state.kill is not None
     assert state.kill.stage_mono == 500.0
     assert state.supervisor == ProcessId(2, 2)
 

@@ -164,7 +164,6 @@ def test_the_evidence_of_all_machines_is_read_together() -> None:
     assert isinstance(explain_together(reads, node(), POLICY), Wait)
     failed = JointAnswer(explanation=None, problem="it left no answer")
     done = explain_together(look(5.0, joint=failed), node(), POLICY)
-    assert isinstance(done, Record)
     (event,) = done.events
     assert isinstance(event, e.Noticed)
     assert "it left no answer" in why_text(event.why)
@@ -175,7 +174,6 @@ def test_the_evidence_of_all_machines_is_read_together() -> None:
     other = msgspec.structs.replace(seen.trees[1], running=frozenset({"evidence"}))
     brought = msgspec.structs.replace(seen, trees=(mine, other))
     home = bring_home(brought, training(b.stall(), b.collecting()), POLICY, {})
-    assert isinstance(home, Record)
     (word,) = home.events
     assert isinstance(word, e.EvidenceCollected), "no explanation of one machine alone"
     alone = b.running(b.stall(), b.collecting(), b.collected(), b.exited(1), e.TreeGone())
@@ -192,9 +190,7 @@ def test_the_machine_of_the_guilty_rank() -> None:
     ):
         answer = JointAnswer(explanation=found(1), where=where)
         done = explain_together(look(5.0, joint=answer), node(meet=meet), POLICY)
-        assert isinstance(done, Record)
         (event,) = done.events
-        assert isinstance(event, e.StallExplained)
         assert (event.host, event.tasks) == (host, (0, 1))
     state = node(diagnosed(found(1), "n1"))
     survey = Survey(findings=(), directories=())

@@ -126,14 +126,12 @@ SEVERAL = {
 def test_one_of_several(environment: dict[str, str], wanted: tuple[str, int, int, int]) -> None:
     """The job's name, the task's number, how many there are and how many here."""
     found = find_task(environment, mpi_starter="77-88")
-    assert found is not None
     assert (found.job, found.task, found.tasks, found.here) == wanted
 
 
 def test_words_for_a_person() -> None:
     """`ps` and the opening line call a task so."""
     found = find_task(SRUN)
-    assert found is not None
     assert found.words == "task 2 of 4 of Slurm step 1234.0"
 
 

@@ -62,7 +62,6 @@ def parsed(words: list[str]) -> dict[str, Any]:
     whole = group.build_group()
     assert isinstance(whole, click.Group)
     command = whole.get_command(click.Context(whole), words[1])
-    assert command is not None
     return command.make_context(words[1], words[2:]).params
 
 
@@ -132,13 +131,10 @@ def test_what_the_container_starts(name: str, tmp_path: Path) -> None:
     pod = given | {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "sft-node-0-3"}
     settings = Job(nodes=flags["nodes"], coordination=flags["coordination"])
     node = find_node(settings, pod, launcher)
-    assert node is not None
     assert (node.task, node.tasks, node.source) == (3, 4, "kubernetes")
     others = find_node(settings, {**pod, "JOB_COMPLETION_INDEX": "0"}, launcher)
-    assert others is not None
     assert others.job == node.job
     again = find_node(settings, {**pod, "JOBSET_RESTART_ATTEMPT": "1"}, launcher)
-    assert again is not None
     assert again.job != node.job
     assert is_led(node, settings)
     first = f"{pod['JOBSET_NAME']}-node-0-0"  # by the kubelet, where the JobSet is called sft

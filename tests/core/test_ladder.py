@@ -342,7 +342,6 @@ def test_a_hang_after_the_end_of_training_is_a_success():
     state = history("hang@5")
     stall = msgspec.structs.replace(state.stalls[0], basis="finishing")
     answer = step(msgspec.structs.replace(state, stalls=(stall,)))
-    assert isinstance(answer, Stop)
     assert (answer.exit_code, answer.outcome) == (0, "succeeded")
 
 
@@ -351,7 +350,6 @@ def test_giving_up_says_how_to_go_on():
     the outcome does."""
     oom = explained("wandb-offline", family="logger-service-init")
     answer = step(history(*[(f"hang@- {ALL}", oom)] * 2))
-    assert isinstance(answer, Stop)
     assert answer.outcome == "gave_up"
     assert "gave up" not in why_text(answer.why)
     assert why_text(answer.why).endswith(
@@ -418,14 +416,12 @@ DELAYS = [
 def test_the_same_plan_waits_from_the_second_restart_on(state, delay_s):
     """Backoff doubles for retries of one plan."""
     answer = step(state)
-    assert isinstance(answer, Restart)
     assert answer.delay_s == delay_s
 
 
 def test_backoff_has_a_cap():
     """However often, never longer than the cap."""
     answer = step(history("exit1@5", "exit1@5", "exit1@5"), backoff_cap_s=3.0)
-    assert isinstance(answer, Restart)
     assert answer.delay_s == 3.0
 
 
@@ -466,11 +462,9 @@ def test_what_an_earlier_run_has_left_is_not_resumed():
     """The first attempt began without it; when it was written is for the scan to say."""
     state = history("hang@5")
     before = step(state, found(500, before_run=True))
-    assert isinstance(before, Restart)
     assert before.plan.checkpoint is None
     assert "before this run" in why_text(before.rejected[0].why)
     recorded = step(state, found(500, saved_at=900.0))
-    assert isinstance(recorded, Restart)
     assert recorded.plan.checkpoint is not None
 
 
@@ -482,8 +476,6 @@ def test_an_unknown_checkpoint_that_did_not_load_is_not_used_again():
         directories=("/out",),
     )
     answer = step(state, survey)
-    assert isinstance(answer, Restart)
-    assert answer.chosen is not None
     assert answer.chosen.path == "/out/checkpoint-10"
 
 
@@ -518,12 +510,9 @@ def test_an_older_checkpoint_where_attempts_fail_with_the_newest(rows, used):
     """After the same failure twice, each older valid one once; then it gives up."""
     answer = step(history(*rows), found(60, 40, 20), max_restarts=9)
     if used is None:
-        assert isinstance(answer, Stop)
         assert answer.exit_code == 76
         assert "resumed from checkpoint-60, checkpoint-40, checkpoint-20" in why_text(answer.why)
         return
-    assert isinstance(answer, Restart)
-    assert answer.plan.checkpoint is not None
     assert answer.plan.checkpoint.step == used
     passed = [one.path for one in answer.rejected]
     assert passed == [f"/out/checkpoint-{one}" for one in (60, 40, 20) if one > used]
@@ -666,7 +655,6 @@ def test_a_training_without_counted_steps_is_not_given_up_as_early():
     for answer in (unseen(30.0, 30.0, trained=True), unseen(2000.0, 2000.0)):
         assert isinstance(answer, Restart)
     saving = unseen(30.0, 30.0, 30.0, trained=True, saved=True)
-    assert isinstance(saving, Restart)
     assert not saving.plan.remedies
     assert "hung in its training steps" in why_text(saving.why)
 
@@ -699,7 +687,6 @@ def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, exp
     """The user's template first, then the hook, then the environment, and the words say it."""
     state = msgspec.structs.replace(history("hang@30"), argv=argv)
     answer = step(state, found(20, format=format_), resume_arg=template)
-    assert isinstance(answer, Restart)
     assert answer.plan.resume_via == via
     assert answer.plan.argv == (argv if expected is None else expected)
     assert "step 20 (checkpoint-20)" in why_text(answer.why)
@@ -748,7 +735,6 @@ def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words
     """--resume-arg auto takes what the script's own parser knows, and guesses nothing."""
     state = msgspec.structs.replace(history("hang@30"), resume_options=options)
     answer = step(state, found(20, format="torch"), resume_arg="auto")
-    assert isinstance(answer, Restart)
     assert words in why_text(answer.why)
     assert (answer.plan.resume_via, answer.plan.resume_arg) == (via, used)
     passed = (used or "").replace("{checkpoint}", "/out/checkpoint-20").split()
@@ -783,7 +769,6 @@ def test_auto_is_given_up_when_the_script_refuses_it():
 def test_no_checkpoint_is_said_loudly():
     """Beginning again is said in the plan's own words."""
     answer = step(history("hang@30"))
-    assert isinstance(answer, Restart)
     assert answer.plan.resume_via == "none"
     assert "training begins from its start" in why_text(answer.plan.why)
 
@@ -884,7 +869,6 @@ def test_the_first_plan_has_what_was_asked_for():
 def test_a_plan_spells_out_its_settings():
     """Environment and settings of every remedy are in the plan, numbered on from the last."""
     answer = step(history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK)), found(20))
-    assert isinstance(answer, Restart)
     assert answer.plan.attempt == 3
     assert answer.plan.in_process == ({"id": "num-workers-0"}, {"id": "spawn"})
     assert answer.why == answer.plan.why

@@ -80,7 +80,6 @@ def variables(command: str, env: dict[str, str] | None = None) -> dict[str, str]
 def test_launchers_are_found(command: str, family: str, options: str | dict[str, str]) -> None:
     """By name, by module, behind wrappers and in a shell; with their own options only."""
     found = find(shlex.split(command))
-    assert found is not None
     assert found.family == family
     pairs = [word.partition("=") for word in options.split()] if options else []
     assert found.options == {name: value for name, _, value in pairs}
@@ -229,7 +228,6 @@ def test_a_shell_script_is_read(tmp_path: Path, command: str) -> None:
     """Its torchrun gets what torchrun in the command gets; comments start nothing."""
     (tmp_path / "run.sh").write_text(SCRIPT)
     launcher = launcher_of(shlex.split(command), {}, str(tmp_path))
-    assert launcher is not None
     assert (launcher.nodes, launcher.processes, launcher.settled) == (1, 2, ())
 
 

@@ -21,7 +21,6 @@ def script() -> ModuleType:
     """It has no suffix, so it is no module by its name."""
     loader = SourceFileLoader("wtrain_mutants", str(REPOSITORY / "scripts" / "mutants"))
     spec = spec_from_loader(loader.name, loader)
-    assert spec is not None
     module = module_from_spec(spec)
     sys.modules[loader.name] = module
     loader.exec_module(module)

@@ -80,7 +80,6 @@ FOUND = {
 @pytest.mark.parametrize(("found", "wanted"), FOUND.values(), ids=FOUND)
 def test_the_node_is_found(found: JobTask | None, wanted: tuple[str, int, int]) -> None:
     """Job, number and how many; all nodes can be asked, though each is alone on its machine."""
-    assert found is not None
     assert (found.job, found.task, found.tasks) == wanted
     assert (found.kind, found.here, found.met) == ("node", 1, wanted[2])
     assert found.words.startswith(f"node {wanted[1]} of {wanted[2]} of ")
@@ -99,7 +98,6 @@ def test_auto_takes_the_tasks_of_a_machine() -> None:
     with pytest.raises(NodeError, match="8 tasks need a place to meet"):
         find_node(Job(nodes="auto"), step, None, find_task(step))
     one = find_node(settings, STEP, None, find_task(STEP, coordination=MEET))
-    assert one is not None
     assert one.kind == "node"
 
 
@@ -147,15 +145,12 @@ def test_tasks_of_several_machines_meet_at_an_address() -> None:
     """Without one only those of one machine do; with one all of them, known to be here or not."""
     far = {**STEP, "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
     apart = find_task(far)
-    assert apart is not None
     assert (apart.met, apart.here, apart.tasks) == (2, 2, 4)
     joined = find_task(far, coordination=MEET)
-    assert joined is not None
     assert (joined.met, joined.here, joined.kind) == (4, 2, "task")
     hand = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
     assert find_task(hand) is None
     met = find_task(hand, coordination=MEET)
-    assert met is not None
     assert (met.met, met.here) == (2, 0)
 
 
@@ -236,7 +231,6 @@ def test_another_node_takes_the_plan_over_with_its_own_rank(own: str) -> None:
     taken = own_plan(order, state(f"torchrun --nnodes 2 {own} --master-addr n1 train.py", 1))
     assert taken.argv[-4:] == ("train.py", "--resume", "/c/1", "--lr=2")
     found = command_line.find(taken.argv)
-    assert found is not None
     assert found.options.get("node-rank") == ("1" if own else None)
     assert taken.env["PET_MASTER_PORT"] == "29501"
     assert taken.env.get("PET_NODE_RANK", "1") == "1"

@@ -52,7 +52,6 @@ def test_a_cause_without_a_culprit_is_the_message() -> None:
     state = builders.running(declared, collecting)
     found = builders.explained(family="collective-mismatch")
     said = news(e.StallExplained(stall_id="0001", explanation=found), state)
-    assert said is not None
     assert "collective-mismatch (likely)." in said.line
 
 

@@ -38,7 +38,6 @@ def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None
     """Who, on what, where, for how long; the same as data."""
     state = silent(row, at=41.0, doing=DOING.get(row))
     text = waiting(state, 41.0)
-    assert text is not None
     assert f"ank 0 (pid {b.ROOT})" in text
     assert text.startswith("wtrain waits until it is continued. ") is (row == "stopped")
     assert "41 s" in text
@@ -52,7 +51,6 @@ def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None
     assert ("waiting", text) in rows
     assert ("a stall at" in [row[0] for row in rows]) is (row == "network")
     found = waiting_object(state, 41.0)
-    assert found is not None
     assert (found["row"], found["silent_s"], found["text"]) == (row, 41.0, text)
     assert found["root"]["own"]["line"] == LINE.line
 
@@ -72,7 +70,6 @@ def test_a_pause_is_said_with_the_line_that_announces_it() -> None:
         at=SilentAt(own=LINE, wait="SleepWait", steps=3),
     )
     text = pause_sentence(ended)
-    assert text is not None
     assert text.startswith("paused for 2 min 10 s and then continued: ")
     assert text.endswith("wt.expect(200) before train.py:9")
     assert "left" not in text

@@ -70,7 +70,6 @@ def test_a_tree_is_recorded_when_it_has_changed() -> None:
     """The same processes in every event would be gigabytes a week of a large training."""
     state = fold(tell(b.running(), b.rank(words=2)))
     (same,) = tell(state, b.rank(words=3), at=40.0)
-    assert isinstance(same, e.Progress)
     assert same.members is msgspec.UNSET
     assert fold(tell(b.running(), b.rank(words=2)), [same]).members == state.members != ()
     more = [b.member(pid, "worker") for pid in (20, 21)]
@@ -79,7 +78,6 @@ def test_a_tree_is_recorded_when_it_has_changed() -> None:
     assert other.members == tuple(one.member for one in more)
     state = evolve(state, other)
     (last,) = tell(state, b.rank(words=3), more[1], at=80.0)
-    assert isinstance(last, e.Progress)
     assert (last.members, last.gone) == (msgspec.UNSET, {"": (20,)})
     assert [one.pid for one in evolve(state, last).members] == [b.ROOT, 21]
 
@@ -165,7 +163,6 @@ def test_settings_are_reported_once() -> None:
     told = tell(b.running(), settings=(report, report))
     assert names(told) == ["RemedyTaken", "Progress"]
     state = fold(told)
-    assert state.attempt is not None
     assert state.attempt.taken == ("omp-1",)
     assert tell(state, settings=(report,)) == []
 
@@ -279,7 +276,6 @@ def test_a_keeper_that_dies_alone_is_said_once() -> None:
     first = tell(b.running(), b.rank(words=2))
     told = tell(fold(first), b.rank(words=2), keeper_alive=False)
     assert names(told) == ["Noticed", "Progress"]
-    assert isinstance(told[0], e.Noticed)
     assert (told[0].kind, told[0].pids) == ("keeper", (b.KEEPER,))
     assert tell(fold(first, told), b.rank(words=2), keeper_alive=False) == []
 
@@ -349,7 +345,6 @@ def test_a_look_that_cannot_be_had_is_said_once() -> None:
     state = b.running()
     blind = b.observation(b.sample(1.0), blind="Too many open files")
     told, *_ = news(blind, state, Policy())
-    assert isinstance(told, e.Noticed)
     assert told.kind == "blind"
     assert "Too many open files" in why_text(told.why)
     known = evolve(state, told)

@@ -175,7 +175,6 @@ def test_the_command(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "--readiness", "--runs-dir", "wtrain-runs")[0] == 0
     assert said(capsys, "--startup", run.run_id)[0] == 0
     assert said(capsys, old.run_id)[0] == 1
-    assert place.me is not None
     others_now = ProcessId(place.me.pid, place.me.start - 1)
     assert registry.register(old, others_now, boot_id=current().boot_id())
     assert said(capsys, old.run_id)[0] == 1

@@ -94,7 +94,6 @@ def test_tcp_counters_of_a_message() -> None:
     info = bytes(120) + struct.pack("=QQ", 1000, 234) + bytes(50)
     message = diag_message(attribute(8, b"\1"), attribute(2, info))
     found = parse_message(message)
-    assert found is not None
     cookie, connection = found
     assert (cookie, connection.inode, connection.moved_bytes) == (b"cookie!!", 4711, 1234)
 
@@ -108,7 +107,6 @@ def test_both_ends_of_a_connection_are_told_alike_by_ipv4_and_ipv6() -> None:
     message[8:12] = bytes((127, 0, 0, 1))
     message[24:28] = bytes((10, 0, 0, 7))
     found = parse_message(bytes(message))
-    assert found is not None
     mapped = bytes(10) + b"\xff\xff"
     assert found[1].here == (mapped + bytes((127, 0, 0, 1)), 29500)
     assert found[1].there == (mapped + bytes((10, 0, 0, 7)), 40000)

@@ -43,7 +43,6 @@ def hold(path: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     return process
 
@@ -83,7 +82,6 @@ def test_a_killed_holder_leaves_the_lock_free(path: Path) -> None:
     end(process)
     assert is_held(path) is False
     who = read_holder(path)
-    assert who is not None
     assert who.pid == process.pid
     lock = RunLock(path, ME)
     lock.acquire()
@@ -113,7 +111,6 @@ def test_a_look_at_the_lock_does_not_refuse_a_supervisor(path: Path) -> None:
     asking = subprocess.Popen(
         [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
     )
-    assert asking.stdout is not None
     asking.stdout.readline()
     for _ in range(100):
         lock = RunLock(path, ME)

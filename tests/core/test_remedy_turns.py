@@ -12,7 +12,7 @@ from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import PhaseRanks
 from watchdog_train.core.recovery import outcome
-from watchdog_train.core.recovery.ladder import Restart, Stop, first_plan
+from watchdog_train.core.recovery.ladder import Stop, first_plan
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.why_text import why_text
 
@@ -37,12 +37,10 @@ def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
     assert "wandb-offline" not in remedies(answer)
     assert "--with wandb-offline --allow wandb-offline" in why_text(answer.why)
     several = step(with_ranks(alone, 2))
-    assert isinstance(several, Restart)
     assert remedies(several) == ["wandb-offline"]
     assert several.plan.in_process == ({"id": "wandb-offline", "keep_rank_0": True},)
     assert "WANDB_MODE" not in several.plan.env
     allowed = step(with_ranks(alone, 2), allow=("wandb-offline",))
-    assert isinstance(allowed, Restart)
     assert allowed.plan.in_process == ({"id": "wandb-offline"},)
     assert allowed.plan.env["WANDB_MODE"] == "offline"
 
@@ -60,7 +58,6 @@ def test_what_is_in_effect_in_part_is_completed_when_it_is_allowed() -> None:
     plan = _replace(before.attempts[-1].plan, remedies=uses)
     state = with_attempt(before, plan=plan)
     answer = step(state, allow=("wandb-offline",))
-    assert isinstance(answer, Restart)
     assert answer.plan.in_process == ({"id": "wandb-offline"},)
     assert remedies(answer) == ["wandb-offline"]
 
@@ -93,7 +90,6 @@ def test_giving_up_names_what_might_be_allowed() -> None:
     """The offers are a part of the end, so that the line to go on with can be printed."""
     oom = explained("batch-halve-accumulate", family="cuda-oom")
     answer = step(history(("exit1@-", oom), ("exit1@-", oom)))
-    assert isinstance(answer, Stop)
     assert answer.offers == ("batch-halve-accumulate",)
     assert answer.exit_code == outcome.EXIT_GAVE_UP
 
@@ -133,7 +129,6 @@ def test_what_is_allowed_comes_after_what_has_grounds_one_at_a_time() -> None:
     for number, name in enumerate(training):
         answer = step(history(*rows), allow=("training",), **limits)
         assert remedies(answer) == [*spent, *training[: number + 1]]
-        assert isinstance(answer, Restart)
         assert answer.plan.remedies[-1].experiment
         rows.append((f"hang/a@5 {' '.join((*spent, *training[:number], name))}", unknown))
     assert remedies(step(history(*rows), allow=("training",), **limits))[2:] == training  # again

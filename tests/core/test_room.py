@@ -40,7 +40,6 @@ def told(state: State, at: float) -> State:
     action = act(state, FULL, at)
     assert isinstance(action, Record), action
     (said,) = action.events
-    assert isinstance(said, e.Noticed)
     assert (said.kind, FULL in why_text(said.why)) == ("room", True)
     return evolve(state, msgspec.structs.replace(said, mono=at))
 
@@ -104,7 +103,6 @@ def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
     gone = (b.exited(1), e.TreeGone(), torn, e.PlanMade(plan=planned))
     state = b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
     found = torn_save(state)
-    assert found is not None
     assert (found.whole, found.torn) == ("/o/checkpoint-190", ("/o/checkpoint-200",))
 
 

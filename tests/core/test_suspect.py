@@ -75,7 +75,6 @@ def ask(
 
 
 def event(action: Action | None) -> e.AnyEvent:
-    assert isinstance(action, Record)
     return action.events[-1]
 
 
@@ -141,7 +140,6 @@ def test_a_suspicion_is_looked_at_once() -> None:
     found = event(action)
     assert isinstance(found, e.Looked)
     assert found.patience == patience("poll")
-    assert isinstance(action, Record)
     assert action.consumes == ("look",)
 
 
@@ -269,14 +267,12 @@ def test_a_shorter_patience_counts_from_its_beginning() -> None:
     """A poll of 14 minutes that then reads something unknown is not a stall at that moment."""
     state = silent("poll", at=800.0)
     found = event(ask(state, quiet(), 850.0, look=b.result(patience=patience())))
-    assert isinstance(found, e.Looked)
     assert found.since_mono == 850.0
     state = then(state, msgspec.structs.replace(found, since_mono=850.0), 920.0)
     assert ask(state, quiet(quiet_s=924.0), 924.0) is None
     assert isinstance(event(ask(state, quiet(quiet_s=925.0), 925.0)), e.StallDeclared)
     # A longer one counts from the beginning of the silence, and so does the same.
     longer = event(ask(silent("unknown"), quiet(), 40.0, look=b.result(patience=patience("poll"))))
-    assert isinstance(longer, e.Looked)
     assert longer.since_mono == 0.0
 
 
@@ -284,7 +280,6 @@ def test_nobody_lives_for_ever_by_changing() -> None:
     """After an hour a change earns nothing."""
     state = silent("poll", at=3700.0)
     found = event(ask(state, quiet(), 3701.0, look=b.result(patience=patience())))
-    assert isinstance(found, e.Looked)
     assert found.since_mono == 0.0
 
 
@@ -369,16 +364,13 @@ def test_a_pause_is_said_once_a_line() -> None:
     """With its length; a short one is not worth a word."""
     state = silent("network", at=30.0)
     ended = event(ask(state, quiet(kind="alive", moved_at=50.0), 50.0))
-    assert isinstance(ended, e.SuspicionEnded)
     assert (ended.paused_s, ended.patience, ended.said) == (50.0, patience("network"), False)
     assert ended.at == SilentAt(own=LINE, wait="TcpWait", steps=0)
     state = then(state, ended, 50.0)
     state = then(then(state, suspected(), 130.0), looked("network"), 131.0)
     again = event(ask(state, quiet(kind="alive", moved_at=170.0), 170.0))
-    assert isinstance(again, e.SuspicionEnded)
     assert (again.paused_s, again.said) == (70.0, True)
     short = event(ask(silent("network", at=20.0), ALIVE, 25.0))
-    assert isinstance(short, e.SuspicionEnded)
     assert short.paused_s == 0.0
 
 
@@ -436,7 +428,6 @@ def test_busy_over_the_hard_budget_is_dumped_and_said_and_no_more() -> None:
     assert isinstance(event(ask(b.running(), busy)), e.Suspected)
     state = b.running(suspected("hard-budget"))
     action = ask(state, busy)
-    assert isinstance(action, StartEvidence)
     assert (action.bundle_why, action.kind) == ("manual", "busy")
     state = b.running(suspected("hard-budget"), b.collecting(why="manual"))
     assert event(ask(state, busy)) == e.Noticed(kind="busy", pids=(), why=said("quiet"))
@@ -469,7 +460,6 @@ def spinning(row: PatienceRow, limit: float | None, *, odd: int = 0) -> list[e.A
 def test_a_live_lock_is_said_after_20_samples_and_a_stall_where_it_may_be_one() -> None:
     *looks, notice = spinning("live-lock", None)
     assert len(looks) == 20
-    assert isinstance(notice, e.Noticed)
     assert (notice.kind, notice.why.because[-1].count) == ("live-lock", 20)
     *_, last_look, stall = spinning("live-lock", 900.0)
     assert isinstance(stall, e.StallDeclared)
@@ -482,7 +472,6 @@ def test_a_busy_job_whose_releaser_died_is_a_stall_after_its_limit_and_two_sampl
     assert isinstance(stall, e.StallDeclared)
     assert stall.basis == "proven"
     last = looks[-1]
-    assert isinstance(last, e.Looked)
     assert last.times >= 2
     odd = spinning("releaser-died", 60.0, odd=2)
     assert [one.times for one in odd if isinstance(one, e.Looked)][:3] == [1, 1, 1]
@@ -564,7 +553,6 @@ def test_who_continues_is_said_and_is_stopped_no_more() -> None:
     """In the log, and in status; who died while it was stopped did not continue."""
     state = b.running(held(STOPPED))
     found = event(held_at(state, 30.0, ALIVE, b.rank()))
-    assert isinstance(found, e.Noticed)
     assert (found.kind, found.pids, found.why.seconds) == ("continued", (b.ROOT,), 35.0)
     assert why_text(found.why) == f"rank 0 (pid {b.ROOT}) continued after 35 s"
     after = then(state, found, 30.0)
@@ -597,7 +585,6 @@ def test_only_what_moved_went_on_by_itself(
     """Activity of others ends the suspicion of a rank that is silent still, or stopped still."""
     alive = quiet(kind="alive", moved_at=moved_at)
     ended = event(ask(silent(row, at=30.0), alive, 50.0))
-    assert isinstance(ended, e.SuspicionEnded)
     assert ended.paused_s == paused_s
 
 

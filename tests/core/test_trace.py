@@ -97,7 +97,6 @@ def test_a_line_has_the_documented_keys_in_their_order() -> None:
         log_bytes=900,
     )
     written = writer.line(poll, 1)
-    assert written is not None
     assert written.endswith(b"}\n")
     assert json.loads(written) == {
         "t": 12.0,
@@ -178,7 +177,6 @@ def test_replay_waits_as_long_as_the_run(row: str, within_s: tuple[int, int] | N
     if within_s is None:
         assert stall is None
     else:
-        assert stall is not None
         assert within_s[0] <= stall - 60 <= within_s[1]
 
 
@@ -281,7 +279,6 @@ def test_values_that_are_odd_are_unknown_and_the_rest_is_kept() -> None:
     odd = line(1.0, ranks={"0": {"step": None, "beats": 5}}, io_bytes=-4, cpu_s=None)
     (found,), _ = read(odd)
     slot = found.sample.members[0].slot
-    assert slot is not None
     assert (slot.step, slot.phase, slot.progress[0]) == (None, "unknown", 5)
     assert (found.sample.cpu_s, found.sample.io_bytes) == (None, None)
 
@@ -291,7 +288,6 @@ def test_no_beats_and_more_keys_are_fine() -> None:
     plain = b'{"t":1,"ranks":{"0":{"step":3,"lr":0.1}},"host":"a","cpu_s":1}'
     (found,), reader = read(plain)
     slot = found.sample.members[0].slot
-    assert slot is not None
     assert (slot.step, slot.phase) == (3, "train")  # it takes steps
     assert reader.problems == ()
 
@@ -382,7 +378,6 @@ def test_a_hang_is_called_at_any_poll(poll_s: float) -> None:
     """Steps a second, then nothing: suspected, then a stall as for an unknown wait."""
     judged = replay(stopping_at(100, 300, poll_s=poll_s))
     assert [found.kind for found in judged.findings] == ["suspect", "stall"]
-    assert judged.first_stall_t is not None
     assert 75 <= judged.first_stall_t - 100 <= 75 + poll_s + 2
     stall = judged.findings[-1]
     assert (stall.phase, stall.basis) == ("train", "quiet")
@@ -402,7 +397,6 @@ def test_the_settings_decide() -> None:
     patient = Policy(patience=WaitLimits(unknown_s=120.0))
     early = replay(stopping_at(100, 300)).first_stall_t
     late = replay(stopping_at(100, 300), patient).first_stall_t
-    assert early is not None
     assert late == early + 45
 
 

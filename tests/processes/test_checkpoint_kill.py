@@ -40,7 +40,6 @@ def test_a_save_cut_by_a_kill_is_partial_and_the_one_before_is_whole(tmp_path, l
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == b"halfway\n"
         child.send_signal(signal.SIGKILL)
         assert child.wait(10) == -signal.SIGKILL

@@ -169,8 +169,6 @@ def test_a_save_and_a_stop_that_are_asked_for(training: Training) -> None:
     """A save goes on, a stop saves and ends; each leaves the whole state of that step."""
     with training.control() as page:
         process = training.start(EXPLICIT, arguments=("1000", "3", "7"))
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             assert process.stdout.readline() == "now\n"
             (reading,) = read_slots(training.slot_dir).readings

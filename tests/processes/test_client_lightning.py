@@ -378,8 +378,6 @@ def test_requests_are_acted_on_at_the_next_step(training: Training, name: str) -
     """A save goes on, one asked for in a validation comes after it, a stop saves and ends."""
     with training.control() as page:
         process = training.start(ASKED, env=of(name))
-        assert process.stdin is not None
-        assert process.stdout is not None
 
         def answered(word: str) -> str:
             process.stdin.write("\n")
@@ -436,7 +434,6 @@ def test_a_save_that_fails_does_not_end_the_training(training: Training) -> None
     """A full disk in a save that wtrain has asked for is noted; the fit goes on."""
     with training.control() as page:
         process = training.start(FAILING)
-        assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
         page.request_save()
         out, errors = process.communicate("\n", timeout=60)
@@ -510,7 +507,6 @@ def test_killed_in_the_middle_of_a_save(training: Training, how: str, tmp_path: 
     if how == "whole" and not moves:
         pytest.skip("Lightning before 2.4 writes a checkpoint in its place: nothing is moved")
     process = training.start(CUT, {"TMPDIR": str(tmp_path)}, (how,))
-    assert process.stdout is not None
     assert process.stdout.readline().strip() in ("written by half", "not yet moved")
     process.kill()
     process.communicate(timeout=10)

@@ -60,7 +60,6 @@ def test_a_place_is_named_while_the_process_is_inside(training: Training) -> Non
     library(training, "wandb", WAITING, "0.31.0")
     process = training.start(HANGING)
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "inside\n"
 
         def inside() -> Note | None:
@@ -82,7 +81,6 @@ def test_a_place_is_named_while_the_process_is_inside(training: Training) -> Non
     finally:
         process.communicate("\n", timeout=20)
     after = note_of(training, process.pid)
-    assert after is not None
     assert after.milestones[-1].name == "exit"
     assert after.milestones[-2].end is not None
 
@@ -353,7 +351,6 @@ def test_metadata_and_values_of_the_table() -> None:
         assert tested, name
         for version in tested:
             numbers = libraries.version_numbers(version)
-            assert numbers is not None
             assert oldest <= numbers < beyond, (name, version)
 
 
@@ -365,7 +362,6 @@ def test_what_a_training_writes_is_bounded(training: Training) -> None:
     short = good | {"name": "y"}
     path.write_text(json.dumps({"pid": 7, "milestones": [good, *bad] + [short] * 500}))
     note = note_of(training, 7)
-    assert note is not None
     assert len(note.milestones) < 128
     assert {len(one.name) for one in note.milestones} == {80, 1}
     path.write_text(json.dumps({"pid": 8}))

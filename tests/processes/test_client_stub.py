@@ -53,7 +53,6 @@ def test_the_api_works_on_every_python(training: Training, version: str) -> None
         text=True,
     )
     try:
-        assert process.stdout is not None
         # Not asked for: the stub makes a redirected stdout line-buffered, as a terminal is.
         assert process.stdout.readline().strip() == str(PACKAGE / "__init__.py")
         (reading,) = read_slots(training.slot_dir).readings
@@ -271,7 +270,6 @@ def test_a_forked_child_never_writes_into_its_parents_slot(
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "child\n"
         readings = {reading.pid: reading for reading in read_slots(training.slot_dir).readings}
         parent = readings.pop(process.pid)
@@ -303,7 +301,6 @@ def test_the_pulse_answers_a_dump_request(training: Training) -> None:
         page.begin_attempt()
         process = training.start(WAITING)
         try:
-            assert process.stdout is not None
             process.stdout.readline()
             dump = training.slot_dir / f"{process.pid}{layout.DUMP_SUFFIX}"
             (words,) = training.slot_dir.glob("*" + layout.SLOT_SUFFIX)
@@ -336,7 +333,6 @@ sys.stdin.readline()
 """
     process = training.start(script)
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "mine\n"
         assert reading_of(training).fault_handler_signal == 0
     finally:
@@ -348,7 +344,6 @@ def test_roles_of_launchers_and_ranks(training: Training) -> None:
     script = "import watchdog_train as w, sys\nw.beat()\nprint(1)\nsys.stdin.readline()\n"
     process = training.start(script, {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
     try:
-        assert process.stdout is not None
         process.stdout.readline()
         reading = reading_of(training)
         assert (reading.role, reading.rank, reading.local_rank, reading.world_size) == (
@@ -404,7 +399,6 @@ def test_notes_and_slots_can_be_read_back(training: Training) -> None:
         "print(1)\nsys.stdin.readline()\n"
     )
     try:
-        assert process.stdout is not None
         process.stdout.readline()
         note = wait_until(lambda: read_note(training.slot_dir, process.pid), 5, "a note")
         (warm,) = note.milestones

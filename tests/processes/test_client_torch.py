@@ -116,7 +116,6 @@ def test_workers_have_slots_of_their_own(training: Training, method: str) -> Non
     """Forked and spawned workers say so with their number, and the rank's words stay its own."""
     process = training.start(WORKERS.replace("METHOD", repr(method)))
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         readings = {reading.pid: reading for reading in read_slots(training.slot_dir).readings}
         rank = readings.pop(process.pid)
@@ -363,8 +362,6 @@ sys.stdin.readline()
         page.request_stop()
         page.begin_attempt()
         process = training.start(script)
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             assert process.stdout.readline() == "False\n"
             number = page.request_stop()
@@ -415,7 +412,6 @@ def test_ranks_stop_at_the_same_step(training: Training) -> None:
             for rank in range(2)
         ]
         try:
-            assert ranks[0].stdout is not None
             assert ranks[0].stdout.readline() == "running\n"
             page.request_stop()
             outputs = [rank.communicate(timeout=60)[0] for rank in ranks]

@@ -375,8 +375,6 @@ def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
     """A save-request saves and goes on, a stop-request saves and ends; both are answered."""
     with training.control() as page:
         process = training.start(ASKED)
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             assert process.stdout.readline() == "now\n"
             (reading,) = read_slots(training.slot_dir).readings
@@ -402,7 +400,6 @@ def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
     assert [save.step for save in training.saves() if save.format == "hf"] == [4, 7]
     assert Path(training.saves()[-1].path).name == "training_args.bin"
     newest = newest_checkpoint(training.saves())
-    assert newest is not None
     assert Path(newest.path).name == "checkpoint-7"
 
 

@@ -53,7 +53,6 @@ class Job:
         self.identity: ProcessId = found
 
     def end_rank(self) -> None:
-        assert self.launcher.stdin is not None
         self.launcher.stdin.write(b"\n")
         self.launcher.stdin.flush()
         wait_until(lambda: not current().is_alive(self.identity), 20, "the rank has ended")
@@ -73,7 +72,6 @@ def jobs() -> Iterator[list[Job]]:
     for job in made:
         job.launcher.kill()
         job.launcher.wait(10)
-        assert job.launcher.stdin is not None
         job.launcher.stdin.close()
 
 
@@ -166,7 +164,6 @@ def test_a_helper_that_may_have_failed_is_kept_with_its_script(tmp_path: Path, c
     path.write_text(f"input()\nraise SystemExit({code})\n")
     helper = subprocess.Popen([sys.executable, path], stdin=subprocess.PIPE)
     identity = current().identity(helper.pid)
-    assert identity is not None
     sample = b.rank(helper.pid, 0)
     member = msgspec.structs.replace(sample.member, role="other", start=identity.start)
     sample = msgspec.structs.replace(sample, member=member, slot=None)
@@ -200,7 +197,6 @@ def test_another_process_of_that_pid_is_not_watched(jobs: list[Job]) -> None:
     stranger = ProcessId(job.pid, job.identity.start + 1)
     assert current().watch_exit(stranger) is None
     watch = current().watch_exit(job.identity)
-    assert watch is not None
     assert watch.status() is None
     os.kill(job.pid, signal.SIGTERM)
     wait_until(lambda: watch.status() == -signal.SIGTERM, 20, "its end is told")

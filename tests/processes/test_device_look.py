@@ -59,7 +59,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         started.append(process)
         wait_until((tmp_path / f"ready-{process.pid}").exists, 30, "it is ready")
         stat = proc.read_stat(process.pid)
-        assert stat is not None
         return Member(pid=process.pid, start=stat.start, role="rank", rank=number, name="python")
 
     yield rank
@@ -80,8 +79,6 @@ def test_a_wait_that_goes_on_looks_the_same_and_a_loop_of_waits_does_not(
     waits, loops = start(), start("loops", 1)
     for member, same in ((waits, True), (loops, False)):
         first, second = (sample(tmp_path, member).device for _ in range(2))
-        assert first is not None
-        assert second is not None
         assert first.stands
         assert (first.waits, first.stands == second.stands) == (True, same)
         assert second.others_cpu_s - first.others_cpu_s < 0.5
@@ -105,11 +102,8 @@ def test_the_rank_elsewhere_is_the_root(start: Start, tmp_path: Path) -> None:
     subprocess.run(["mkfifo", str(tmp_path / "fifo")], check=True)
     ranks = (start(number=0), start("elsewhere", 1), start(number=2))
     found = sample(tmp_path, *ranks)
-    assert found.device is not None
     assert found.device.stands
     explanation = found.explanation
-    assert explanation is not None
-    assert explanation.root is not None
     assert (explanation.root.who.rank, type(explanation.root.doing)) == (1, FileWait)
     assert {victim.who.rank for victim in explanation.victims} == {0, 2}
     assert {type(victim.how) for victim in explanation.victims} <= {DeviceWait, CollectiveWait}
@@ -135,5 +129,4 @@ def test_a_process_that_makes_steps_is_not_stopped_for_native_stacks(
     member = start()
     slot(slots, member, beat_s_ago)
     found = sample(tmp_path, member, slot_dir=str(slots)).device
-    assert found is not None
     assert bool(found.stands) is taken

@@ -151,11 +151,9 @@ def test_records_tell_who_and_how(launch: Launch, attempt: Path) -> None:
     ended = exited(attempt)
     assert (ended.code, ended.signal, ended.how_known) == (5, None, "keeper-file")
     record = read_keeper(attempt)
-    assert record is not None
     assert record.error is None
     assert record.keeper(current()) == launched.child.identity
     root = record.root(current())
-    assert root is not None
     assert (root.pid, root.start) == (record.pid, record.start)
     assert stream_files(attempt) == {"output": attempt / "output.log"}
 
@@ -167,7 +165,6 @@ def test_command_that_cannot_start_is_a_status(launch: Launch, attempt: Path) ->
     assert (ended.code, ended.signal, ended.how_known) == (None, None, "not-started")
     assert "no-such-command-anywhere" in ended.error
     record = read_keeper(attempt)
-    assert record is not None
     assert record.root(current()) is None
 
 
@@ -256,7 +253,6 @@ def test_status_is_heard_in_pieces(launch: Launch) -> None:
     assert launched.exit is None
     os.write(told, b"1 -1\n\n")
     launched.clear_wake()
-    assert launched.exit is not None
     assert (launched.exit.code, launched.exit.signal) == (31, None)
     os.close(told)
 

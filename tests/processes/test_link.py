@@ -382,7 +382,6 @@ def test_pyzmq_that_only_pythonpath_provides_is_refused_at_the_start(tmp_path: P
     venv.create(bare, with_pip=False, symlinks=True)
     (site,) = bare.glob("lib/python*/site-packages")
     found = importlib.util.find_spec("zmq")
-    assert found is not None
     ours = Path(str(found.origin)).parent.parent
     for each in ours.iterdir():
         if not each.name.startswith(("zmq", "pyzmq")):

@@ -187,8 +187,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_runs(tmp_path: Path) -> 
     """A scheme without its library, and what is no URL: exit code 78, and nothing was started."""
     without = "notify-needs-apprise" if find_spec("apprise") is None else "notify-url"
     for url, word in ((f"no-url-{SECRET}", "notify-url"), (f"nosuch://{SECRET}", without)):
-        refused = run_wtrain("run", "--notify", url, "--", "touch", "ran", cwd=tmp_path)
-        refused.check(78)
+        refused = run_wtrain("run", "--notify", url, "--", "touch", "ran", cwd=tmp_path).check(78)
         assert word in refused.stderr
         assert SECRET not in refused.stderr
     assert not (tmp_path / "ran").exists()

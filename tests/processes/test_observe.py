@@ -177,13 +177,11 @@ def test_a_launch_whose_keeper_said_no_last_word(
     pair.keeper.kill()
     pair.keeper.wait(10)
     seen = observer.observe(state).trees[0].launch
-    assert seen is not None
     assert (seen.root, seen.lost) == (root, False)
     for status, lost in ((0, False), (EXIT_AT_GATE, True), (None, True)):
         pair.end_root()
         context.children.adopted_status = lambda who, status=status: status
         seen = Observer(context, (LocalHands(context),)).observe(state).trees[0].launch  # type: ignore[arg-type]
-        assert seen is not None
         assert (seen.root, seen.lost) == (None if lost else root, lost)
 
 

@@ -83,7 +83,6 @@ class Job:
 
     def ready(self) -> None:
         for rank in self.ranks:
-            assert rank.stdout is not None
             assert rank.stdout.readline() == "ready\n"
 
     def socket(self, rank: int) -> str:
@@ -179,6 +178,5 @@ def test_a_socket_that_never_answers_costs_its_time_and_no_more(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", NONSENSE, path], stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         assert fetch(path) is None, "what it says is no dump"

@@ -119,7 +119,6 @@ def test_a_number_that_a_thread_has_by_now_is_gone() -> None:
     thread = threading.Thread(target=done.wait, args=(30,))
     thread.start()
     try:
-        assert thread.native_id is not None
         who = ProcessId(thread.native_id, 1)
         assert linux.send_signal(who, signal.SIGKILL) in ("gone", "not-ours")
         assert linux.send_signal_to_group(who, signal.SIGKILL) in ("gone", "not-ours")
@@ -164,7 +163,6 @@ def test_zombie_is_gone_for_a_signal(system: ProcessSystem, start: Started) -> N
 def test_group_signal_reaches_the_leaders_group(system: ProcessSystem, start: Started) -> None:
     """The group of a leader gets it whole; a process that leads no group is refused."""
     process = start("sh", "-c", "sleep 60 & echo $!; wait", stdout=subprocess.PIPE)
-    assert process.stdout is not None
     inner = identity_of(system, int(process.stdout.readline()))
     leader = identity_of(system, process.pid)
     assert system.send_signal_to_group(inner, signal.SIGINT) == "not-ours"
@@ -216,14 +214,10 @@ def test_snapshot_counts_work(system: ProcessSystem, start: Started) -> None:
     )
     process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
     who = identity_of(system, process.pid)
-    assert process.stdout is not None
     process.stdout.readline()
     row = system.snapshot([who])[who.pid]
-    assert row.cpu_s is not None
     assert 0.1 < row.cpu_s < 5
-    assert row.reaped_cpu_s is not None
     assert 0.1 < row.reaped_cpu_s < 5
-    assert row.io_bytes is not None
     assert row.io_bytes > 1_000_000
     assert system.all_processes()[who.pid].io_bytes is None
 
@@ -327,7 +321,6 @@ def test_process_of_another_user_denies(linux: LinuxSystem, start: Started) -> N
 def test_group_of_a_zombie_leader_is_reached(linux: LinuxSystem, start: Started) -> None:
     """A leader that has ended but is not reaped still names its group."""
     process = start("sh", "-c", "sleep 60 & echo $!", stdout=subprocess.PIPE)
-    assert process.stdout is not None
     inner = identity_of(linux, int(process.stdout.readline()))
     leader = identity_of(linux, process.pid)
     wait_until(lambda: linux.is_alive(leader) is False, 5, "the leader is a zombie")
@@ -343,7 +336,6 @@ def test_name_with_parentheses_and_spaces(linux: LinuxSystem, start: Started) ->
         "print('ready', flush=True)\ntime.sleep(60)"
     )
     process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     row = linux.all_processes()[process.pid]
     assert row.name == ") Z 1 (x y"
@@ -405,7 +397,6 @@ def test_handled_signals(linux: LinuxSystem, start: Started) -> None:
         "print('ready', flush=True)\ntime.sleep(60)"
     )
     process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     assert linux.handles_signal(process.pid, signal.SIGUSR1) is True
     assert linux.handles_signal(process.pid, signal.SIGUSR2) is False
@@ -425,7 +416,6 @@ def test_threads_in_line_for_a_cpu(linux: LinuxSystem, start: Started) -> None:
     )
     busy = [start(PYTHON, "-c", program, stdout=subprocess.PIPE) for _ in range(2)]
     for process in busy:
-        assert process.stdout is not None
         process.stdout.readline()
     pid = busy[0].pid
     before = linux.cpu_waits([pid])
@@ -435,7 +425,6 @@ def test_threads_in_line_for_a_cpu(linux: LinuxSystem, start: Started) -> None:
 
     def waited_s() -> float:
         now = linux.cpu_waits([pid, 2**22 + 1])
-        assert now is not None
         assert list(now) == [pid], "nobody has that other number"
         (sleeper,) = set(now[pid]) - {pid}
         assert now[pid][sleeper].waited_s - before[pid][sleeper].waited_s < 0.1
@@ -466,7 +455,6 @@ def test_tcp_bytes_count_what_arrives_and_never_shrink(linux: LinuxSystem, start
                 lambda sent=sent: (linux.tcp_bytes([process.pid]) or 0) >= sent, 5, f"{sent} bytes"
             )
     total = linux.tcp_bytes([process.pid])
-    assert total is not None
     assert 300_000 <= total < 301_000
     who = identity_of(linux, process.pid)
     process.kill()
@@ -535,7 +523,6 @@ def test_shared_memory_is_listed_without_ours(linux: LinuxSystem) -> None:
         path.chmod(0o644)
     try:
         names = linux.shared_memory_names()
-        assert names is not None
         assert foreign.name in names
         assert ours.name not in names
         assert linux.remove_shared_memory(foreign.name) is False, "others may have it mapped"
@@ -569,8 +556,6 @@ def test_this_disk_is_local(linux: LinuxSystem, tmp_path: Path) -> None:
 def test_suspended_time_is_small_and_steady(linux: LinuxSystem) -> None:
     """Two looks without a suspend between them agree."""
     first, second = linux.suspended_s(), linux.suspended_s()
-    assert first is not None
-    assert second is not None
     assert abs(second - first) < 0.01
 
 
@@ -611,7 +596,6 @@ def test_a_pipe_of_another_process_is_read_on(
     try:
         os.close(read)
         who = linux.identity(holder.pid)
-        assert who is not None
         assert linux.take_descriptor(ProcessId(who.pid, who.start + 1), 0) is None
         assert linux.take_descriptor(who, 1000) is None
         taken = linux.take_descriptor(who, 0)
@@ -645,5 +629,4 @@ def test_subreaper_adopts(start: Started) -> None:
         "print(int(os.read(r, 20)) == os.getpid())"
     )
     process = start(PYTHON, "-c", program, "0", stdout=subprocess.PIPE)
-    assert process.stdout is not None
     assert process.stdout.readline() == b"True\n"

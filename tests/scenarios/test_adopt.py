@@ -62,7 +62,6 @@ def test_healthy_training_is_adopted(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     before = len(list(checkpoints.glob("*.pt")))
     wait_until(lambda: len(list(checkpoints.glob("*.pt"))) > before, 20, "training still saves")
-    assert running.run_dir is not None
     run = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
@@ -77,7 +76,6 @@ def test_training_that_ended_meanwhile(tmp_path: Path) -> None:
     """The keeper has kept the exit code of a training that ended while nobody watched."""
     running = start_and_kill_supervisor(tmp_path, "first_step", "--hang-at", "-1", "--steps", "80")
     run_dir = running.run_dir
-    assert run_dir is not None
     wait_until((run_dir / "attempts/0001/exit.json").exists, 60, "the keeper writes exit.json")
     run = run_wtrain("adopt", run_dir.name, cwd=tmp_path).check(0)
     assert run.only("attempt_exited")["code"] == 0
@@ -93,7 +91,6 @@ def test_training_that_ended_meanwhile(tmp_path: Path) -> None:
 def test_hang_is_cured_by_the_adopter(moment: str, tmp_path: Path) -> None:
     """Killed before or in the middle of a hang's handling: the adopter finishes what was open."""
     running = start_and_kill_supervisor(tmp_path, moment)
-    assert running.run_dir is not None
     run = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path, timeout_s=110).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)
@@ -110,7 +107,6 @@ def test_a_live_supervisor_is_not_replaced(tmp_path: Path) -> None:
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "200")
     running = start_fast(tmp_path, command)
     running.wait_for("first_step", 60)
-    assert running.run_dir is not None
     refused = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(78)
     assert str(running.pid) in refused.stderr
     running.result(60).check(0)

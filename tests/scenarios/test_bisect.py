@@ -138,7 +138,6 @@ def test_ctrl_c_ends_the_trial_and_prints_the_table_so_far(tmp_path: Path) -> No
 
     (second,) = wait_until(lambda: launched(tmp_path, "02"), 60, "the second trial is launched")
     bisect.send(signal.SIGINT)
-    done = bisect.result(60)
-    assert done.returncode == 130, done.describe()
+    done = bisect.result(60).check(130)
     assert len(rows(done)) == 1, done.describe()
     assert not is_alive(second["pid"])

@@ -42,7 +42,6 @@ def test_training_outlives_a_bug_in_the_loop(tmp_path: Path) -> None:
     assert is_alive(of_type(running.events, "attempt_launched")[0]["pid"])
 
     run_dir = running.run_dir
-    assert run_dir is not None
     run = run_wtrain("adopt", run_dir.name, cwd=tmp_path, timeout_s=90).check(0)
     assert_log_is_sound(run)
     assert_tree_is_gone(run)

@@ -52,7 +52,6 @@ def test_the_copy_of_a_live_run_is_read_and_never_acted_in(tmp_path: Path) -> No
     command = ("--", sys.executable, "train.py", str(go), "0")
     running = start_wtrain("run", *command, cwd=tmp_path)
     training = running.wait_for("attempt_launched", 30)["pid"]
-    assert running.run_dir is not None
     original, name = running.run_dir, running.run_dir.name
     copied = copy(original.parent, tmp_path / "bak" / "wtrain-runs") / name
     # The registry of the user is the same in both places.

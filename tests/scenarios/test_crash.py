@@ -357,8 +357,7 @@ def test_success_below_the_known_total_warns(tmp_path: Path) -> None:
 
 def test_command_that_is_no_training(tmp_path: Path) -> None:
     """A command that has nothing to do with Python passes its own code through."""
-    run = run_wtrain("run", "--on-crash", "stop", "--", "sh", "-c", "exit 3", cwd=tmp_path)
-    run.check(3)
+    run_wtrain("run", "--on-crash", "stop", "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
 
 
 @pytest.mark.slow
@@ -471,8 +470,7 @@ def test_an_exception_that_was_handled_is_not_the_end(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={"PYTHONPATH": str(PROGRAMS)},
         timeout_s=50,
-    )
-    run.check(7)
+    ).check(7)
     assert "CRASH 0001: rank 0 exited with code 7 at step 100\n" in run.stderr, run.describe()
 
 

@@ -19,15 +19,12 @@ def test_the_same_training_is_refused(tmp_path: Path) -> None:
     """A second run of the same command in the same directory ends with 78 and touches nothing."""
     first = start_wtrain("run", "--", *SLEEPS, cwd=tmp_path)
     first.wait_for("attempt_launched", 20)
-    second = run_wtrain("run", "--", *SLEEPS, cwd=tmp_path, timeout_s=30)
-    assert second.returncode == 78, second.describe()
+    second = run_wtrain("run", "--", *SLEEPS, cwd=tmp_path, timeout_s=30).check(78)
     assert "run-duplicate" in second.stderr, second.describe()
-    other = run_wtrain("run", "--", "true", cwd=tmp_path, timeout_s=30)
-    assert other.returncode == 0, other.describe()
-    array_task = run_wtrain(
+    run_wtrain("run", "--", "true", cwd=tmp_path, timeout_s=30).check(0)
+    run_wtrain(
         "run", "--", "true", cwd=tmp_path, env={"SLURM_ARRAY_TASK_ID": "2"}, timeout_s=30
-    )
-    assert array_task.returncode == 0, array_task.describe()
+    ).check(0)
     assert not [event for event in first.events if event["type"] == "signalled"]
     assert run_wtrain("stop", "--now", cwd=tmp_path, timeout_s=60).returncode == 0
     assert first.result(30).returncode == 77
@@ -40,8 +37,7 @@ def test_ignored_duplicates_run_side_by_side(tmp_path: Path) -> None:
     options = ("--duplicates", "ignore")
     second = run_wtrain("run", *options, "--", "sh", "-c", "sleep 4", cwd=tmp_path, timeout_s=60)
     assert second.returncode == 0, second.describe()
-    ended = first.result(30)
-    assert ended.returncode == 0, ended.describe()
+    ended = first.result(30).check(0)
     assert "stop requested" not in ended.stderr, ended.describe()
 
 

@@ -115,8 +115,7 @@ def test_a_place_of_another_user_who_puts_his_own_run_there(tmp_path: Path) -> N
     give(real)
     give(moved / "requests/2-stop_now.json")
     (tmp_path / "go").touch()
-    run = running.result(60)
-    assert run.returncode == 0, run.describe()
+    run = running.result(60).check(0)
     assert run.stdout == "first\nsecond\n", run.describe()
     assert "Traceback" not in run.stderr, run.describe()
     assert victim.read_text() == "mine"
@@ -148,8 +147,7 @@ def test_a_run_of_another_user_is_read_and_nothing_of_it_is_done(tmp_path: Path)
     for _ in range(2):
         run = run_wtrain(
             "run", "--config", "hook.yaml", "--name", "sft", "--", "true", cwd=tmp_path
-        )
-        run.check(0)
+        ).check(0)
     owned.unlink()
     directory = run.run_dir
     log = directory / "events.jsonl"
@@ -269,8 +267,7 @@ def test_fifos_that_the_training_puts_into_its_run_block_no_supervisor(tmp_path:
     run = run_wtrain(
         "run", "--name", "x", "--", sys.executable, str(script), "wtrain-runs/latest", cwd=tmp_path,
         timeout_s=90,
-    )  # fmt: skip
-    assert run.returncode == 0, run.describe()
+    ).check(0)  # fmt: skip
     assert run.stdout == "again\n", run.describe()
     assert "Traceback" not in run.stderr, run.describe()
     assert os.listdir(run.run_dir / "requests") == []
@@ -280,7 +277,6 @@ def test_a_stop_is_heard_beside_a_fifo(tmp_path: Path) -> None:
     """A FIFO that is older than the request does not keep the loop from taking it."""
     running = start_wtrain("run", "--", "sleep", "600", cwd=tmp_path)
     running.wait_for("attempt_launched", 20)
-    assert running.run_dir is not None
     os.mkfifo(running.run_dir / "requests/1-stop.json")
     run_wtrain("stop", "--now", cwd=tmp_path, timeout_s=30).check(0)
     assert running.result(20).returncode == 77

@@ -91,8 +91,7 @@ def test_exit_code_without_a_keeper(code: int, outcome: str, tmp_path: Path) -> 
     """The supervisor has inherited the training, whose output and exit code still arrive."""
     running, _ = without_keeper(tmp_path, ("sh", "-c", GATED.format(code)))
     open_gate(tmp_path)
-    run = running.result(90)
-    assert run.returncode == code, run.describe()
+    run = running.result(90).check(code)
     assert_known(run, code, None)
     assert run.only("run_finished")["outcome"] == outcome
     assert run.stdout == "on\n"
@@ -104,8 +103,7 @@ def test_signal_without_a_keeper(tmp_path: Path) -> None:
     """What has killed the training is known, too."""
     running, launched = without_keeper(tmp_path, ("sh", "-c", GATED.format(0)))
     os.kill(launched["pid"], signal.SIGKILL)
-    run = running.result(90)
-    assert run.returncode == 137, run.describe()
+    run = running.result(90).check(137)
     assert_known(run, None, signal.SIGKILL)
 
 
@@ -150,8 +148,7 @@ def test_keeper_of_an_adopted_run(tmp_path: Path) -> None:
     notice = second.wait_for("noticed", 60, lambda event: event["kind"] == "keeper")
     assert "only on Linux 6.15 and newer" in sentence(notice["why"])
     open_gate(tmp_path)
-    run = second.result(90)
-    assert run.returncode == 7, run.describe()  # not SIGPIPE: somebody takes what it writes
+    run = second.result(90).check(7)  # not SIGPIPE: somebody takes what it writes
     assert run.stdout == "on\n"
     exited = run.only("attempt_exited")
     assert (exited["code"], exited["how_known"]) == (7, "kernel"), run.describe()

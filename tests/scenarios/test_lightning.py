@@ -178,8 +178,7 @@ def test_healthy_trainings_are_left_in_peace(tmp_path: Path) -> None:
     """With the usual limits: no duplicate, no stall, one attempt; two ranks of Lightning's own."""
     run = run_wtrain(
         "run", "--", *program_command(SCRIPT, *TWO), cwd=tmp_path, timeout_s=PATIENCE_S
-    )
-    run.check(0)
+    ).check(0)
     assert_never_killed(run)
     assert run.only("run_finished")["warning"] is None, run.describe()
     groups = [group for event in run.of_type("progress") for group in event["ranks"]]

@@ -183,8 +183,7 @@ def test_a_supervisor_is_killed(tmp_path: Path, victim: int) -> None:
         why = sentence(of_type(log, "run_finished")[0]["why"])
         assert "node1 (node-1)" in why, text
     # What the dead one has left is its own node's: there it is taken up, and ended.
-    taken = at[victim].run(tmp_path, "adopt", str(runs(tmp_path)[victim]))
-    assert taken.returncode == 75, taken.describe()
+    at[victim].run(tmp_path, "adopt", str(runs(tmp_path)[victim])).check(75)
     assert_nothing_lives(tmp_path, text)
 
 
@@ -198,14 +197,12 @@ def test_a_node_that_is_alone_says_what_it_waits_for(tmp_path: Path, node: int) 
     wait_until(lambda: logs(tmp_path).get(node), 30, "the node has joined")
     if node == 0:
         as_well = ("--duplicates", "ignore", *which)
-        again = run_wtrain(*options, *as_well, cwd=tmp_path, env=KEY)
-        assert again.returncode == 78, again.describe()
+        again = run_wtrain(*options, *as_well, cwd=tmp_path, env=KEY).check(78)
         assert "Address already in use" in again.stderr
         assert len(run_directories(tmp_path)) == 1
     wait_until(lambda: of_type(logs(tmp_path)[node], "noticed"), 30, "it says that it waits")
     alone.process.send_signal(signal.SIGTERM)
-    done = alone.result(60)
-    assert done.returncode == 77, done.describe()
+    done = alone.result(60).check(77)
     assert f"waiting for {('node1', 'node 0')[node]}" in done.stderr
     assert not attempts(logs(tmp_path)[node])
 
@@ -272,8 +269,7 @@ def test_both_nodes_save_and_stop_when_one_is_asked(tmp_path: Path, asked: int) 
         assert (Path(proven["path"]) / f"rng_state_{rank}.pth").exists()
     wait_for_step(tmp_path, NODES, proven["step"] + 3)
 
-    stopped = run_wtrain("stop", run, cwd=tmp_path, timeout_s=200)
-    assert stopped.returncode == 0, stopped.describe()
+    run_wtrain("stop", run, cwd=tmp_path, timeout_s=200).check(0)
     text = ended(job, 77, 77)
     log = leader(tmp_path)
     assert not signals(log), text

@@ -94,8 +94,7 @@ def test_what_idles_is_not_waited_for(tmp_path: Path, kind: str) -> None:
 
 def test_a_kill_below_a_librarys_own_launcher_is_explained(tmp_path: Path) -> None:
     """As `trl sft` starts the script: its child is the rank."""
-    run = run_outliving(tmp_path, "kill", program="library_launcher.py")
-    assert run.returncode == 1, run.describe()
+    run = run_outliving(tmp_path, "kill", program="library_launcher.py").check(1)
     crash = next(line for line in run.stderr.splitlines() if "CRASH" in line)
     assert "rank 0 was killed by SIGKILL" in crash, run.describe()
     assert run.of_type("attempt_exited")[0]["step"] == 10, run.describe()

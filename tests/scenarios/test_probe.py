@@ -39,8 +39,7 @@ def test_a_recovery_is_never_called_dead(tmp_path: Path) -> None:
         said.append(probed.stdout)
         # The last look may come when run is over and listed no more.
         assert probed.returncode == 0, [*said, run.snapshot().describe()]
-    done = run.result(10)
-    assert done.returncode == 0, done.describe()
+    done = run.result(10).check(0)
     assert done.of_type("signalling"), done.describe()
     assert any("attempt 2" in words for words in said), said
     assert run_wtrain("probe", cwd=tmp_path).check(0).stdout.startswith("ended: ")
@@ -69,7 +68,6 @@ def test_a_blind_and_a_dead_supervisor_are_told(tmp_path: Path) -> None:
     assert dead.returncode == 1
     assert dead.stdout.startswith(f"dead: the supervisor (pid {run.pid}) is gone; running")
     assert is_alive(training)
-    assert run.run_dir is not None
     other = start_wtrain("adopt", run.run_dir.name, cwd=tmp_path)
     wait_until(lambda: _says(tmp_path, "alive: "), 60, "somebody has adopted it")
     run_wtrain("stop", run.run_dir.name, cwd=tmp_path, timeout_s=90).check(0)

@@ -408,8 +408,7 @@ def test_a_celery_worker_trains_in_its_own_process(remedy: str | None, tmp_path:
     send = [sys.executable, str(PROGRAMS / "celery_tasks.py"), "compute"]
     subprocess.run(send, cwd=tmp_path, env=run.env, check=True, timeout=90)
     if remedy is None:
-        done = run.result(120)
-        assert done.returncode == 75, done.describe()
+        done = run.result(120).check(75)
         return
     wait_until(lambda: "succeeded in" in run.stderr, 90, "the task is done")
     run_wtrain("stop", cwd=tmp_path, timeout_s=60).check(0)
@@ -483,8 +482,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
 
     Simulated: the forked process says what CUDA would say.
     """
-    run = run_program(tmp_path, "remedy_cases.py", "num-proc-none", timeout_s=160)
-    run.check(0)
+    run = run_program(tmp_path, "remedy_cases.py", "num-proc-none", timeout_s=160).check(0)
     assert remedies_of(run) == [[], ["num-proc-none"]], run.describe()
     assert run.of_type("stall_explained")[0]["explanation"]["because"]["family"] == "fork-cuda-init"
     told = run.only("remedy_taken")
@@ -500,8 +498,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
 @pytest.mark.timeout(290)
 def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
     """What the diagnosis names is tried one after the other, in its order, within the restarts."""
-    run = run_program(tmp_path, "needs_third_remedy.py", timeout_s=280)
-    run.check(0)
+    run = run_program(tmp_path, "needs_third_remedy.py", timeout_s=280).check(0)
     tried = remedies_of(run)
     assert tried[0] == [], run.describe()
     found = run.of_type("stall_explained")[0]["explanation"]
@@ -515,8 +512,7 @@ def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
 @pytest.mark.timeout(290)
 def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
     """With it the training crashes before its first step, so the next attempt is without it."""
-    run = run_program(tmp_path, "worse_with_a_remedy.py", timeout_s=280)
-    run.check(0)
+    run = run_program(tmp_path, "worse_with_a_remedy.py", timeout_s=280).check(0)
     tried = remedies_of(run)
     assert "num-workers-0" in tried[1], run.describe()
     assert "num-workers-0" not in tried[2], run.describe()

@@ -59,7 +59,6 @@ def test_a_live_run_is_stopped_first(tmp_path: Path) -> None:
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "120")
     running = start_fast(tmp_path, command, *RESUME)
     running.wait_for("progress", 60, lambda event: (event["progress"]["step"] or 0) > 10)
-    assert running.run_dir is not None
     run = run_wtrain("restart", running.run_dir.name, cwd=tmp_path).check(0)
     running.result(30).check(77)
     assert_log_is_sound(run)

@@ -59,8 +59,7 @@ def test_bytes_and_exit_code(code: int, tmp_path: Path) -> None:
     command = [sys.executable, str(script), str(code)]
     expected_code, expected_out, expected_err = alone(command, tmp_path / "alone")
     cwd = tmp_path / "with"
-    run = run_wtrain("run", "--on-crash", "stop", "--", *command, cwd=cwd)
-    run.check(expected_code)
+    run = run_wtrain("run", "--on-crash", "stop", "--", *command, cwd=cwd).check(expected_code)
     assert (cwd / ".command-0.out").read_bytes() == expected_out
     lines = (cwd / ".command-0.err").read_bytes().split(b"\n")
     theirs = b"\n".join(line for line in lines if not line.startswith(b"wtrain: "))

@@ -63,8 +63,7 @@ def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: P
     wait_until(lambda: run.stderr.count("succeeded in") == 2, 60, "the second task is done")
     assert "suspected" not in run.stderr
     send("hang")
-    done = run.result(90)
-    assert done.returncode == 75, done.describe()
+    done = run.result(90).check(75)
     assert_log_is_sound(done)
     (stall,) = done.of_type("stall_declared")
     assert stall["phase"] == "train", done.describe()

@@ -70,8 +70,6 @@ def test_a_dump_of_a_process_ends_nobody(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             for word in ("first", "second"):
                 assert process.stdout.readline() == f"{word}\n"

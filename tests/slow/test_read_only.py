@@ -73,7 +73,6 @@ def test_a_training_that_needs_nothing_ends_well(
     assert "success: exit code 0; step 60" in run.stderr
     assert (tmp_path / "checkpoints" / "step-000060.pt").exists()
     assert "the event log is" in run.stderr
-    assert folder is not None
     (spill,) = list(tmp_path.glob(".home/runtime/wtrain-*-spill/*"))
     events = read_events(folder / "events.jsonl", spill_dir=spill).events
     assert [one.seq for one in events] == list(range(1, len(events) + 1))
