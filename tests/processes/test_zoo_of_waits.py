@@ -113,6 +113,7 @@ def _seen(wait: w.Wait, wanted: w.Wait) -> w.Wait:
     if isinstance(wait, w.MutexWait) and wait.address and not wanted.address:
         new["address"] = 0
     if isinstance(wait, w.TcpWait) and wait.call != "accept":
+        assert wait.total_bytes is not None
         new["total_bytes"] = None
         if wait.moved_bytes and wanted.moved_bytes:
             new["moved_bytes"] = wanted.moved_bytes
