@@ -93,11 +93,6 @@ print(json.dumps([hashlib.sha256(data).hexdigest(), torch.rand(1).item()]))
 """
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 def alone(root: Path, script: str, *arguments: str) -> Any:
     """What the same script says without us, in a directory of its own."""
     root.mkdir()

@@ -23,11 +23,6 @@ if find_spec("lightning") is None:
     pytest.skip("lightning is not installed", allow_module_level=True)
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 BASE = """
 import argparse, hashlib, importlib, json, logging, os, sys, warnings
 warnings.simplefilter("ignore")

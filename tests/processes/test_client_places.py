@@ -15,11 +15,6 @@ from watchdog_train.core.notices.notes import Note
 from watchdog_train.store.slots import read_note, read_slots
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 def library(training: Training, name: str, text: str, version: str) -> None:
     """A stand-in for an installed library, of a version that we choose."""
     package = training.root / name

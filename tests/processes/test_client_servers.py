@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -22,11 +21,6 @@ pytestmark = pytest.mark.slow
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONTENT = b"seven words of a file of weights"
-
-
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
 
 
 @contextmanager

@@ -16,12 +16,6 @@ from tests.support import interpreter, wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_note, read_slots
 
-
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 API = """
 import os, sys
 import watchdog_train as w

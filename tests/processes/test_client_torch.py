@@ -15,12 +15,6 @@ from tests.support import free_port, wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_saves, read_slots
 
-
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 PLAIN = """
 import hashlib, json, sys
 import torch

@@ -16,11 +16,6 @@ from watchdog_train.store.slots import read_slots
 pytest.importorskip("transformers")
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 BASE = """
 import hashlib, json, os, sys
 import torch, transformers

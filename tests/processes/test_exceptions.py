@@ -25,11 +25,6 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in m
 FAILS = "def fails(*_): raise ValueError('sample 7')\n"
 
 
-@pytest.fixture
-def training(tmp_path: Path) -> Training:
-    return Training(tmp_path)
-
-
 def told(training: Training) -> tuple[ExceptionFact, ...]:
     return of_hooks(str(training.slot_dir), training.attempt, ())[1]
 
