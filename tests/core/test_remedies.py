@@ -10,6 +10,8 @@ from tests.core.test_diagnose import evidence_of
 from tests.core.test_explain import FETCHING, HELD, LOADER, MAIN, REDUCE, SAVE, SERVER, process
 from tests.core.test_first_failure import gone
 from tests.core.test_ladder import history, step
+from tests.scenarios import test_remedies as proofs
+from tests.support import TESTS
 from watchdog_train.core.diagnosis.facts import HostFacts, LockFact
 from watchdog_train.core.model import ExceptionFact, Explanation
 from watchdog_train.core.model import explanation as x
@@ -270,3 +272,13 @@ def test_an_experiment_is_never_shown_to_have_helped():
     state = msgspec.structs.replace(state, attempts=(*state.attempts[:-1], last))
     assert helped(state) == ()
     assert tried_lines(state)[0] == "settings tried: num-workers-0 (experiment)"
+
+
+def test_every_remedy_has_its_proof() -> None:
+    """A real training that needs it, or one that it reaches: the tables of the scenarios."""
+    tables = {*proofs.CASES, *proofs.OWN_TEST, *proofs.ONLY_ARRIVES, *proofs.ELSEWHERE}
+    assert set(CATALOGUE) - {"plain-retry"} == tables
+    for test in proofs.OWN_TEST.values():
+        file, _, function = test.rpartition("::")
+        text = (TESTS / "scenarios" / (file or "test_remedies.py")).read_text(encoding="utf-8")
+        assert f"def {function}(" in text, test

@@ -15,7 +15,7 @@ from tests.support import (
     sentence,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(150), pytest.mark.slow]
 
 
 def skipping(path: Path, *case: str, remedy: str = "skip-bad-batches") -> CompletedRun:
@@ -27,7 +27,6 @@ def skipping(path: Path, *case: str, remedy: str = "skip-bad-batches") -> Comple
     return run_wtrain("run", *options, "--", *command, cwd=path, timeout_s=120)
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("case", "steps", "skipped"),
     [
@@ -57,7 +56,6 @@ def test_bad_batches_are_skipped(case: str, steps: int, skipped: int, tmp_path: 
         )
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(
     ("case", "remedy", "error"),
     [
@@ -76,7 +74,6 @@ def test_what_is_no_bad_batch_is_raised(case: str, remedy: str, error: str, tmp_
     assert run.stderr.count(" is skipped (") == {"plain READ 1": 2, "plain ALL": 10}.get(case, 0)
 
 
-@pytest.mark.timeout(150)
 def test_an_iterable_dataset_with_workers_is_left_alone(tmp_path: Path) -> None:
     """A worker whose iterator has raised gives no more: its examples would be lost unseen."""
     run = skipping(tmp_path, "plain", "STREAM", "1").check(1)

@@ -10,7 +10,7 @@ from tests.client_runs import Training
 from tests.support import CompletedRun, bin_path, program_command, run_wtrain, sentence
 from watchdog_train.remedies.catalogue import CATALOGUE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(320), pytest.mark.slow]
 
 
 def run_case(path: Path, *case: str, remedy: str) -> CompletedRun:
@@ -23,7 +23,6 @@ def run_case(path: Path, *case: str, remedy: str) -> CompletedRun:
     return run_wtrain("run", *options, "--", *command, cwd=path, timeout_s=150)
 
 
-@pytest.mark.timeout(320)
 @pytest.mark.parametrize("case", ["plain", "ranks", "trainer", "accelerate", "lightning"])
 def test_a_training_that_asks_for_a_gpu_runs_on_the_cpu(case: str, tmp_path: Path) -> None:
     """Without the remedy it ends with an error, because this machine has no GPU."""
@@ -36,7 +35,6 @@ def test_a_training_that_asks_for_a_gpu_runs_on_the_cpu(case: str, tmp_path: Pat
     assert sentence(told["why"]).startswith("parameters are on cpu"), told
 
 
-@pytest.mark.timeout(320)
 @pytest.mark.parametrize("case", ["hoards", "hoards trainer"])
 def test_memory_that_nobody_collects_is_freed(case: str, tmp_path: Path) -> None:
     """Cycles grow until the memory limit ends the training; with the remedy it finishes."""
@@ -50,7 +48,6 @@ def test_memory_that_nobody_collects_is_freed(case: str, tmp_path: Path) -> None
     assert sentence(told["why"]).startswith("step 3: "), told
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("remedy", ["cpu", "memory-relief", "skip-bad-batches"])
 def test_no_effect_is_said_of_a_loop_without_optimizer_and_loader(
     remedy: str, tmp_path: Path
@@ -62,7 +59,6 @@ def test_no_effect_is_said_of_a_loop_without_optimizer_and_loader(
     assert "nothing that it changes" in sentence(told["why"])
 
 
-@pytest.mark.timeout(100)
 def test_mps_fallback_reaches_the_training(tmp_path: Path) -> None:
     """Simulated: no Mac is here. The variable is set before torch; a script that takes it back."""
     spec = CATALOGUE["mps-fallback"]

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import PROGRAMS, bin_path, program_command, run_wtrain
 
+pytestmark = pytest.mark.timeout(200)
+
 LINE = re.compile(
     r"\[\d\d:\d\d:\d\d\.\d{3}\]\[\+(\d+\.\d{3})s\]\[R(\d)/(\d)\]\[LR\2\]\[PID:\d+\] step (\d+)"
 )
@@ -23,7 +25,6 @@ def heartbeats(text: str) -> list[tuple[int, int, int]]:
     return sorted((int(rank), int(ranks), int(step)) for _, rank, ranks, step in found)
 
 
-@pytest.mark.timeout(100)
 def test_a_line_every_few_steps_of_a_plain_loop_and_none_unasked(tmp_path: Path) -> None:
     """On stderr, and kept with the rest of the output."""
     command = program_command("framework_facts.py", "plain")
@@ -35,7 +36,6 @@ def test_a_line_every_few_steps_of_a_plain_loop_and_none_unasked(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("framework", ["trainer", "lightning", "accelerate"])
 def test_every_rank_of_a_framework_writes_its_own(framework: str, tmp_path: Path) -> None:
     """By the framework's count of steps."""

@@ -14,10 +14,11 @@ from tests.scenarios.checks import (
 )
 from tests.support import EXAMPLES, program_command, run_fast, run_program, run_wtrain
 
+pytestmark = pytest.mark.timeout(290)
+
 SCRIPT = str(EXAMPLES / "hf_trainer.py")
 
 
-@pytest.mark.timeout(290)
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_planted_hang(method: str, tmp_path: Path) -> None:
     """The Trainer's workers deadlock; it resumes from checkpoint-20 and reaches the last step."""
@@ -41,7 +42,6 @@ def test_planted_hang(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(175)
 def test_healthy_trainer_is_left_in_peace(tmp_path: Path) -> None:
     """A Trainer without a planted hang runs once; step, total and loss are known."""
     run = run_program(tmp_path, SCRIPT, "--max_steps", "30").check(0)

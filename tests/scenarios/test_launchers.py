@@ -35,6 +35,8 @@ from tests.support import (
     write_fast_config,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(230)]
+
 TORCHRUN = str(bin_path("torchrun"))
 ACCELERATE = (
     str(bin_path("accelerate")), "launch", "--num_machines=1", "--mixed_precision=no",
@@ -68,8 +70,6 @@ def hung_and_came_home(run: CompletedRun, roles: list[str]) -> None:
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(230)
 def test_accelerate_with_two_processes(tmp_path: Path) -> None:
     """A hang of rank 1: both ranks and the launcher are dumped, save_state's directory is used."""
     command = (*ACCELERATE, "--multi_gpu", "--num_processes=2", LOOP)
@@ -82,8 +82,6 @@ def test_accelerate_with_two_processes(tmp_path: Path) -> None:
     assert shown == "rank 1 resumed at step 10\n"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(230)
 def test_accelerate_with_one_process(tmp_path: Path) -> None:
     """Its launcher is not a rank, the script is; the DataLoader's worker is told from both."""
     command = (*ACCELERATE, "--cpu", "--num_processes=1", LOOP, "--workers=1")
@@ -92,8 +90,6 @@ def test_accelerate_with_one_process(tmp_path: Path) -> None:
     assert last_line(run.stdout) == "finished step=40 ranks=1"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(230)
 @pytest.mark.parametrize("library", HEALTHY)
 def test_a_rank_that_is_killed(library: str, tmp_path: Path) -> None:
     """Its launcher may kill the others or wait: the rank is named, and training resumes."""
@@ -115,8 +111,6 @@ def test_a_rank_that_is_killed(library: str, tmp_path: Path) -> None:
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_torchruns_own_restart(tmp_path: Path) -> None:
     """It is the user's: a killed rank brings new ranks in the same attempt, and no alarm."""
     script = tmp_path / "restarted.py"
@@ -144,8 +138,6 @@ def test_torchruns_own_restart(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(100)
 def test_the_users_own_choices_stay(tmp_path: Path) -> None:
     """Its port, its tee and its log directory are used; then lines are found by their marks."""
     script = tmp_path / "say.py"
@@ -205,9 +197,7 @@ def on_a_terminal(command: list[str], cwd: Path) -> bytes:
     return seen
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ranks have streams of their own on Linux only")
-@pytest.mark.timeout(120)
 def test_a_terminal_shows_what_it_shows_without_us(tmp_path: Path) -> None:
     """Terminal, size, bars, half lines and the order within a rank, although ranks are told apart.
 
@@ -238,9 +228,7 @@ def test_a_terminal_shows_what_it_shows_without_us(tmp_path: Path) -> None:
                 assert positions == sorted(positions), (rank, seen)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not bin_path("uv").exists(), reason="uv is not installed")
-@pytest.mark.timeout(150)
 def test_uv_run_torchrun(tmp_path: Path) -> None:
     """A wrapper before the launcher changes nothing of all this."""
     config = write_fast_config(tmp_path)
@@ -258,8 +246,6 @@ def test_uv_run_torchrun(tmp_path: Path) -> None:
     assert launcher["settled"] == ["rendezvous", "id"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_torchrun_in_a_script_with_a_pipe(tmp_path: Path) -> None:
     """It has a rendezvous for each attempt, and what its ranks print goes through the pipe."""
     launch = f"{TORCHRUN} --nproc-per-node=2 {PROGRAMS / 'rank_sleeps.py'}"

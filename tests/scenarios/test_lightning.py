@@ -29,6 +29,8 @@ from tests.support import (
     wait_until,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
 if find_spec("lightning") is None:
     pytest.skip("lightning is not installed", allow_module_level=True)
 
@@ -66,8 +68,6 @@ def assert_resumed_by_hook(run: CompletedRun, name: str) -> None:
     assert verified["first_step"] >= verified["expected_step"], run.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
 @pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
 def test_planted_hang(package: str, tmp_path: Path) -> None:
     """The workers deadlock; it resumes from the second epoch and ends with the same weights."""
@@ -89,8 +89,6 @@ def test_planted_hang(package: str, tmp_path: Path) -> None:
     assert status["loss"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_a_rank_that_sleeps(strategy: str, tmp_path: Path) -> None:
     """Lightning's own launchers: both ranks are dumped, ended, and go on from one checkpoint."""
@@ -111,8 +109,6 @@ def test_a_rank_that_sleeps(strategy: str, tmp_path: Path) -> None:
     assert finished(run.stdout) == undisturbed(tmp_path / "alone", *TWO, "--strategy", strategy)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_a_rank_that_sleeps_under_torchrun(tmp_path: Path) -> None:
     """The plain script under torchrun: the same, and one checkpoint for both ranks."""
     run = start(tmp_path, *TORCHRUN, SCRIPT, *TWO, env={"PLANT_SLEEP_AT": "25"}).result(PATIENCE_S)
@@ -123,8 +119,6 @@ def test_a_rank_that_sleeps_under_torchrun(tmp_path: Path) -> None:
     assert "step=60" in last_line(run.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
 @pytest.mark.parametrize("arguments", [(), (*TWO, "--strategy", "ddp")], ids=["alone", "ddp"])
 def test_asked_to_save_then_to_stop(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """`wtrain save` goes on, `wtrain stop` ends; each leaves a whole checkpoint, with the proof."""
@@ -146,8 +140,6 @@ def test_asked_to_save_then_to_stop(arguments: tuple[str, ...], tmp_path: Path) 
     assert {str(path) for path in paths} <= whole
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_killed_in_the_second_of_three_folds(tmp_path: Path) -> None:
     """Only the second fold goes on from its checkpoint; all three end as if nothing had been."""
     arguments = ("--folds", "3", "--workers", "0")
@@ -172,8 +164,6 @@ def test_killed_in_the_second_of_three_folds(tmp_path: Path) -> None:
     assert finished(run.stdout) == [expected[0], *expected]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
 def test_healthy_trainings_are_left_in_peace(tmp_path: Path) -> None:
     """With the usual limits: no duplicate, no stall, one attempt; two ranks of Lightning's own."""
     run = run_wtrain(

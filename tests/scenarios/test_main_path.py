@@ -29,6 +29,8 @@ from tests.support import (
     start_fast,
 )
 
+pytestmark = pytest.mark.timeout(300)
+
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 
 
@@ -69,7 +71,6 @@ def check_recovered(run: CompletedRun, checkpoint: str, step: int) -> None:
     assert finished["outcome"] == "succeeded"
 
 
-@pytest.mark.timeout(170)
 def test_workers_on_a_lock_held_at_fork(tmp_path: Path) -> None:
     """A plain script whose workers deadlock ends as if nothing had happened, weights included."""
     expected = uninterrupted(tmp_path / "alone", "loader_fork_lock.py", "--hang-at", "-1")
@@ -83,7 +84,6 @@ def test_workers_on_a_lock_held_at_fork(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_a_spawned_worker_that_sleeps(tmp_path: Path) -> None:
     """A spawned worker asleep for ever is found; settings by environment are reported as taken."""
     run = run_fast(
@@ -102,7 +102,6 @@ def test_a_spawned_worker_that_sleeps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_with_the_default_settings(tmp_path: Path) -> None:
     """Without any configuration the same hang is declared within 45 s and the run finished."""
     command = program_command("loader_fork_lock.py")
@@ -111,7 +110,6 @@ def test_with_the_default_settings(tmp_path: Path) -> None:
     assert run.only("stall_declared")["age_s"] < 45
 
 
-@pytest.mark.timeout(170)
 @pytest.mark.parametrize(
     "program",
     [
@@ -142,7 +140,6 @@ def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
     """A process that hangs while it exits is ended, never restarted, and called a success."""
     run = run_program(tmp_path, "hang_after_finish.py").check(0)
@@ -153,7 +150,6 @@ def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
     assert finished["warning"]
 
 
-@pytest.mark.timeout(170)
 def test_observing_kills_nothing(tmp_path: Path) -> None:
     """With --observe a hang is dumped and reported, and the processes are left as they are."""
     running = start_fast(tmp_path, program_command("loader_fork_lock.py"), "--observe")

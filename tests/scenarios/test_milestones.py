@@ -22,6 +22,8 @@ from tests.support import (
     write_fast_config,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]
+
 WAITS = {"proven_early_s": 6, "unknown_s": 6, "unknown_early_s": 6, "cost_most_s": 6, "poll_s": 6}
 SOON = changed(FAST_LIMITS, patience=WAITS)
 
@@ -31,8 +33,6 @@ def bundle_of(run: CompletedRun) -> Path:
     return Path(run.of_type("evidence_collected")[0]["dir"])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_inside_a_logger(tmp_path: Path) -> None:
     """One process: the place is told while it hangs, kept with the evidence, and in the report."""
     write_fast_config(tmp_path, limits=SOON)
@@ -67,8 +67,6 @@ def test_inside_a_logger(tmp_path: Path) -> None:
     assert "first step" in after.stdout, after.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_one_of_two_ranks(tmp_path: Path) -> None:
     """Under torchrun the sentence tells who is inside, and who has passed it."""
     launch = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
@@ -106,8 +104,6 @@ def test_one_of_two_ranks(tmp_path: Path) -> None:
     assert "rank 1 is inside wandb.init for" in run_wtrain("report", cwd=tmp_path).stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(100)
 def test_a_library_that_is_too_new(tmp_path: Path) -> None:
     """Its hook is not armed: status says so, in words and in JSON, and training goes on."""
     run = run_wtrain(

@@ -16,6 +16,8 @@ from tests.scenarios.checks import (
 )
 from tests.support import PROGRAMS, run_fast, sentence
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]
+
 PROGRAM = str(PROGRAMS / "no_torch.py")
 SHELL_LOOP = """
 i=0
@@ -34,8 +36,6 @@ WAYS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 @pytest.mark.parametrize("way", list(WAYS))
 def test_a_hang_is_caught_by_weaker_signs(way: str, tmp_path: Path) -> None:
     """No output and a quiet tree: called a stall on that basis, restarted, brought to its end."""
@@ -49,8 +49,6 @@ def test_a_hang_is_caught_by_weaker_signs(way: str, tmp_path: Path) -> None:
     assert last_line(run.stdout) == "finished step=40"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_a_healthy_one_is_left_alone_and_said_to_be_watched_by_less(tmp_path: Path) -> None:
     """More than a minute of printing without a heartbeat: no kill, one notice."""
     run = run_fast(tmp_path, [sys.executable, "-I", PROGRAM, "280", "-1"]).check(0)

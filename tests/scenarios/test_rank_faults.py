@@ -33,6 +33,8 @@ from tests.support import (
     wait_until,
 )
 
+pytestmark = pytest.mark.timeout(300)
+
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SHELL = 'for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" & done; wait'
@@ -95,7 +97,6 @@ HANGS = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize(
     "hang", [pytest.param(hang, marks=hang.marks, id=hang.id) for hang in HANGS]
 )
@@ -131,7 +132,6 @@ CRASHES = (
 )
 
 
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize(("fault", "launcher"), CRASHES)
 def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     """Its launcher ends the others by itself: that is a crash and not a stall."""
@@ -149,7 +149,6 @@ def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     assert rejected == (["step-000030.pt"] if fault == "die-in-save" else []), run.describe()
 
 
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize(
     ("fault", "how"),
     [
@@ -197,7 +196,6 @@ dist.all_reduce(torch.ones(4))
 
 
 @SLOW
-@pytest.mark.timeout(220)
 def test_a_hang_after_many_collectives(tmp_path: Path) -> None:
     """torch puts 2,000 of them into words for each look: that is no work of the training's."""
     script = tmp_path / "after_many.py"
@@ -213,7 +211,6 @@ def test_a_hang_after_many_collectives(tmp_path: Path) -> None:
 
 @SLOW
 @pytest.mark.needs_exit_status_of_others
-@pytest.mark.timeout(300)
 def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
     """Nobody can know at once whether rank 0 only finishes: it gets that time, and no more."""
     run = run_job(tmp_path, "shell", "rank_shards.py", "leave")
@@ -225,7 +222,6 @@ def test_a_rank_that_left_early_and_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(220)
 def test_rank_0_works_on_after_the_others(tmp_path: Path) -> None:
     """An upload of rank 0 that waits in silence, over every budget, is left in peace."""
     run = run_job(tmp_path, "shell", "rank_shards.py", "none", "--merge-s", "12").check(0)
@@ -238,7 +234,6 @@ def test_rank_0_works_on_after_the_others(tmp_path: Path) -> None:
 
 
 @SLOW
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
 def test_rank_0_saves_for_a_minute(launcher: str, tmp_path: Path) -> None:
     """With the default settings, after the process group is gone and the other rank has ended."""
@@ -250,7 +245,6 @@ def test_rank_0_saves_for_a_minute(launcher: str, tmp_path: Path) -> None:
 
 
 @SLOW
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
 def test_a_rank_that_is_stopped_for_a_while(launcher: str, tmp_path: Path) -> None:
     """Somebody looks at it with a debugger: said, long over every budget, and nobody is ended."""

@@ -36,6 +36,8 @@ from tests.support import (
 )
 from watchdog_train.remedies.catalogue import CATALOGUE
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(290)]
+
 Facts = dict[str, Any]
 Check = Callable[[Facts], bool]
 
@@ -116,8 +118,6 @@ def with_remedies(
     ).check(0)  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_settings_take_and_are_seen(framework: str, tmp_path: Path) -> None:
     """All settings of loading, threads and variables at once; workers are spawned."""
@@ -125,8 +125,6 @@ def test_settings_take_and_are_seen(framework: str, tmp_path: Path) -> None:
     check_facts(with_remedies(tmp_path, list(LOADED), *command), LOADED)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_changes_the_training_takes_and_is_seen(framework: str, tmp_path: Path) -> None:
     """Workers removed, and the batch of a Trainer halved; workers were forked."""
@@ -139,8 +137,6 @@ def test_what_changes_the_training_takes_and_is_seen(framework: str, tmp_path: P
     check_facts(with_remedies(tmp_path, list(checks), *command), checks)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(280)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_settings_take_on_every_rank(framework: str, tmp_path: Path) -> None:
     """Under torchrun: on both ranks, with a group whose timeout the framework has chosen."""
@@ -150,8 +146,6 @@ def test_settings_take_on_every_rank(framework: str, tmp_path: Path) -> None:
     check_facts(run, RANKS, ranks=2)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(220)
 @pytest.mark.parametrize("preset", ["apple-silicon", "windows"])
 @pytest.mark.parametrize("framework", ["plain", "trainer"])
 def test_a_preset_of_another_platform_works_here(
@@ -224,15 +218,6 @@ QUIET_S = 12.0
 """A case that has not finished by then hangs; with its setting it is done in a few seconds."""
 
 
-def test_every_remedy_has_its_proof() -> None:
-    """The guard of the tables."""
-    assert set(CATALOGUE) - {"plain-retry"} == {*CASES, *OWN_TEST, *ONLY_ARRIVES, *ELSEWHERE}
-    for test in OWN_TEST.values():
-        file, _, function = test.rpartition("::")
-        text = Path(__file__).with_name(file or Path(__file__).name).read_text(encoding="utf-8")
-        assert f"def {function}(" in text, test
-
-
 def case_environment(tmp_path: Path) -> dict[str, str]:
     return {
         "HF_HOME": str(tmp_path / "hf"),
@@ -290,8 +275,6 @@ def fresh(path: Path) -> Training:
     return Training(path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_that_needs_it(name: str, tmp_path: Path) -> None:
     """Without the remedy it hangs or crashes, with it the same script finishes and says why."""
@@ -311,8 +294,6 @@ def test_a_training_that_needs_it(name: str, tmp_path: Path) -> None:
     assert any(answer and answer["took"] for answer in answers), answers
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_silent_worker_becomes_an_error(tmp_path: Path) -> None:
     """loader-timeout mends nothing: it ends the attempt by an error that names the loader."""
     code, out = finish(start_case(fresh(tmp_path / "without"), "loader-timeout"), QUIET_S)
@@ -325,8 +306,6 @@ def test_a_silent_worker_becomes_an_error(tmp_path: Path) -> None:
     assert any(answer and answer["took"] for answer in answers), answers
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", ["clear-stale-lock", "soft-lock"])
 def test_a_lock_of_a_dead_process_of_this_run_is_removed(name: str, tmp_path: Path) -> None:
     """The killed builder's lock holds the next attempt; only with the remedy is it removed."""
@@ -342,8 +321,6 @@ def test_a_lock_of_a_dead_process_of_this_run_is_removed(name: str, tmp_path: Pa
     assert any(answer and answer["took"] and "gone" in answer["why"] for answer in answers), answers
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_lock_of_somebody_else_stays(tmp_path: Path) -> None:
     """A lock that no process of this run has recorded may be held on another machine."""
     training = fresh(tmp_path / "run")
@@ -362,8 +339,6 @@ def torchrun_case(name: str) -> list[str]:
     return [str(bin_path("torchrun")), "--nproc-per-node", "2", program, name]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_slow_rank_0_is_waited_for(tmp_path: Path) -> None:
     """A group that waits 2 s ends by a timeout; asked to wait for hours it finishes."""
     command = torchrun_case("raise-ddp-timeout")
@@ -376,8 +351,6 @@ def test_a_slow_rank_0_is_waited_for(tmp_path: Path) -> None:
     assert sentence(said["why"]) == "timeout 0:00:02 -> 2:00:00"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_ranks_of_a_machine_start_one_after_the_other(tmp_path: Path) -> None:
     """Rank 1 finds the folder that rank 0 has made, instead of making it, too."""
     command = torchrun_case("stagger-start")
@@ -392,8 +365,6 @@ def test_ranks_of_a_machine_start_one_after_the_other(tmp_path: Path) -> None:
     assert "[R1/2][LR1]" in waited
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("remedy", [None, "celery-solo"])
 def test_a_celery_worker_trains_in_its_own_process(remedy: str | None, tmp_path: Path) -> None:
     """A pool hangs: its process waits for threads of the worker. In the worker itself it ends."""
@@ -419,8 +390,6 @@ def test_a_celery_worker_trains_in_its_own_process(remedy: str | None, tmp_path:
     assert sentence(told["why"]) == "pool prefork -> solo, without gossip and mingle"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_tokenizer_is_slow_where_transformers_has_one(tmp_path: Path) -> None:
     """Transformers 4 has both kinds; 5 has the fast ones only, and that is said."""
     has_slow = int(version("transformers").split(".", maxsplit=1)[0]) < 5
@@ -433,8 +402,6 @@ def test_a_tokenizer_is_slow_where_transformers_has_one(tmp_path: Path) -> None:
     assert [answer["took"] for answer in answers if answer] == [has_slow], answers
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(220)
 def test_what_finds_nothing_to_change_says_so(tmp_path: Path) -> None:
     """One process, no worker, weights of safetensors only: the training goes on as it is."""
     names = ["stagger-start", "celery-solo", "safetensors-off", "tokenizers-slow"]
@@ -445,8 +412,6 @@ def test_what_finds_nothing_to_change_says_so(tmp_path: Path) -> None:
     assert "finished safetensors-off" in run.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_setting_of_a_mac_reaches_the_training(tmp_path: Path) -> None:
     """Simulated: no Mac is here, so only that the setting arrives and is reported back."""
     training = fresh(tmp_path / "mac")
@@ -474,9 +439,7 @@ def remedies_of(run: CompletedRun) -> list[list[str]]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("num-proc-none" in CANNOT, reason="datasets is not installed")
-@pytest.mark.timeout(170)
 def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
     """`Cannot re-initialize CUDA` out of datasets.map: the first restart maps in the main process.
 
@@ -494,8 +457,6 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
     assert "--with num-proc-none" in report.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(290)
 def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
     """What the diagnosis names is tried one after the other, in its order, within the restarts."""
     run = run_program(tmp_path, "needs_third_remedy.py", timeout_s=280).check(0)
@@ -508,8 +469,6 @@ def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
     assert len(tried) == 4, run.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(290)
 def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
     """With it the training crashes before its first step, so the next attempt is without it."""
     run = run_program(tmp_path, "worse_with_a_remedy.py", timeout_s=280).check(0)
@@ -519,8 +478,6 @@ def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
     assert "taking back num-workers-0" in sentence(run.of_type("plan_made")[2]["plan"]["why"])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
     """The training's own code, and the very line that allows what the diagnosis names; it works."""
     command = program_command("remedy_cases.py", "batch-halve-accumulate")
@@ -535,9 +492,7 @@ def test_giving_up_prints_how_to_go_on(tmp_path: Path) -> None:
     assert "finished batch-halve-accumulate" in again.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
-@pytest.mark.timeout(170)
 def test_one_experiment_stays_one_run_of_wandb(tmp_path: Path) -> None:
     """Two attempts of a training that logs offline write into runs of one id; two folds do not."""
     command = program_command("logs_to_wandb.py")

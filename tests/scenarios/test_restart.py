@@ -22,11 +22,12 @@ from tests.support import (
     write_fast_config,
 )
 
+pytestmark = pytest.mark.timeout(150)
+
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     """The crash is forgiven, the setting that was added is in effect, and the run succeeds."""
     command = program_command("crash_at_step.py", "exit")
@@ -53,7 +54,6 @@ def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_a_live_run_is_stopped_first(tmp_path: Path) -> None:
     """A run under way is stopped in order, and goes on from its checkpoint."""
     command = program_command("loader_fork_lock.py", "--hang-at", "-1", "--steps", "120")
@@ -90,7 +90,6 @@ while True:
 """
 
 
-@pytest.mark.timeout(120)
 def test_what_a_run_had_is_kept_and_a_stop_is_the_end(tmp_path: Path) -> None:
     """From another shell, in another place, in the background: option, directory, environment."""
     config, script = write_fast_config(tmp_path), tmp_path / "flag.py"

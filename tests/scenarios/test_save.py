@@ -16,6 +16,8 @@ from tests.support import (
     start_fast,
 )
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]
+
 
 def start_trainer(cwd: Path, steps: int) -> RunningWtrain:
     """A Hugging Face training that saves by itself only at its end, at its first step."""
@@ -49,8 +51,6 @@ def assert_proven(run: CompletedRun, request: str, sequence: int, asked: dict[st
     return int(proven["step"])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_a_trainer_saves_when_asked_and_before_it_stops(tmp_path: Path) -> None:
     """Two requests to save, with proof; a stop saves once more, ends well, and signals nobody."""
     running = start_trainer(tmp_path, 100_000)
@@ -78,8 +78,6 @@ def test_a_trainer_saves_when_asked_and_before_it_stops(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(170)
 def test_a_save_asked_for_in_the_last_moment(tmp_path: Path) -> None:
     """The training may end before it hears of it: the answer is a word and a code, not a wait."""
     running = start_trainer(tmp_path, 60)

@@ -12,12 +12,12 @@ import pytest
 from tests.scenarios.checks import assert_log_is_sound
 from tests.support import PROGRAMS, program_command, run_fast, sentence, start_fast, wait_until
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
 IDLE_S = 18.0
 """Longer than any limit of the fast budgets and the patience after it."""
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_idle_is_no_stall_and_a_hung_task_is(tmp_path: Path) -> None:
     """One stall, in the second task, after the quiet between the two."""
     command = program_command("service.py", "--idle-s", str(IDLE_S))
@@ -32,8 +32,6 @@ def test_idle_is_no_stall_and_a_hung_task_is(tmp_path: Path) -> None:
     assert all(event["mono"] > first_step["mono"] + IDLE_S for event in suspected), run.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
 def test_a_celery_worker_idles_and_a_hung_task_is_a_stall(pool: str, tmp_path: Path) -> None:
     """Unmodified: quiet before its first task, after it, and in one that is no training, for longer

@@ -14,6 +14,8 @@ import pytest
 from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
 from tests.support import CompletedRun, run_program
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(175)]
+
 pytest.importorskip("transformers")
 
 BEGAN = re.compile(r"^(\S+): begins at (\d+)$", re.MULTILINE)
@@ -44,8 +46,6 @@ def assert_resumed(run: CompletedRun, path: str) -> None:
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(175)
 def test_only_the_third_fold_goes_on(tmp_path: Path) -> None:
     """Folds 1 and 2 are trained again from zero, fold 3 from its step 10, and the sums agree."""
     run = run_mode("folds", tmp_path)
@@ -57,8 +57,6 @@ def test_only_the_third_fold_goes_on(tmp_path: Path) -> None:
     assert sums[1] == sums[3]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(175)
 def test_a_script_that_skips_finished_folds(tmp_path: Path) -> None:
     """Fold 3 is the first training of the second attempt, and goes on all the same."""
     run = run_mode("skip", tmp_path)
@@ -67,8 +65,6 @@ def test_a_script_that_skips_finished_folds(tmp_path: Path) -> None:
     assert "fold1: skipped" in run.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(175)
 def test_a_second_stage_in_its_own_directory(tmp_path: Path) -> None:
     """The first stage is trained again, the second goes on."""
     run = run_mode("stages", tmp_path)
@@ -76,8 +72,6 @@ def test_a_second_stage_in_its_own_directory(tmp_path: Path) -> None:
     assert_resumed(run, "dpo/checkpoint-10")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(175)
 def test_a_second_stage_in_the_same_directory(tmp_path: Path) -> None:
     """There its steps lie below those of the first stage: the newest number is not the newest.
 
@@ -91,8 +85,6 @@ def test_a_second_stage_in_the_same_directory(tmp_path: Path) -> None:
     assert not [path for path in rejected if path.endswith("checkpoint-10")]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(175)
 def test_the_second_task_of_a_worker(tmp_path: Path) -> None:
     """The first task is confirmed; the second hangs, is delivered again, and goes on."""
     run = run_mode("worker", tmp_path)

@@ -19,11 +19,12 @@ from tests.scenarios.checks import (
 )
 from tests.support import PROGRAMS, run_wtrain, signals_of, start_wtrain, write_fast_config
 
+pytestmark = pytest.mark.timeout(170)
+
 LAUNCH = ("--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 PROGRAM = str(PROGRAMS / "rank_sleeps.py")
 
 
-@pytest.mark.timeout(170)
 def test_a_rank_that_sleeps(tmp_path: Path) -> None:
     """Both ranks and the agent are dumped, the agent is held still, and the training finishes."""
     config = write_fast_config(tmp_path)
@@ -47,7 +48,6 @@ def test_a_rank_that_sleeps(tmp_path: Path) -> None:
     assert "cause unknown" not in shown
 
 
-@pytest.mark.timeout(170)
 @pytest.mark.parametrize(
     ("slow", "place", "differs"),
     [
@@ -80,7 +80,6 @@ def test_a_rank_that_is_slow_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(100)
 def test_healthy_ranks(tmp_path: Path) -> None:
     """Two ranks that work are left in peace with the default settings."""
     run = run_wtrain("run", *LAUNCH, PROGRAM, "--hang-at=-1", cwd=tmp_path, timeout_s=90).check(0)

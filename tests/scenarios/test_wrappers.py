@@ -32,6 +32,8 @@ from tests.support import (
     wait_until,
 )
 
+pytestmark = pytest.mark.timeout(190)
+
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 Wrap = Callable[[Path, Sequence[str]], list[str]]
 """Directory and command -> the command behind a wrapper; arguments at the end reach the command."""
@@ -107,7 +109,6 @@ def wrapped(name: str, cwd: Path, *command: str) -> list[str]:
     return words
 
 
-@pytest.mark.timeout(190)
 @pytest.mark.parametrize("name", each())
 def test_a_hang(name: str, tmp_path: Path) -> None:
     """The rank is known as one, the whole tree is ended, and the path arrives at the rank."""
@@ -128,7 +129,6 @@ CODES = {"make": 2}
 """make has one exit code for every failure of a recipe."""
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", each("script-goes-on"))
 def test_its_exit_code_is_passed_on(name: str, tmp_path: Path) -> None:
     """A failure stays one, with its number, and the failed command's words arrive."""
@@ -147,7 +147,6 @@ SWALLOWS: dict[str, Wrap] = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", list(SWALLOWS))
 def test_a_wrapper_that_swallows_the_argument(name: str, tmp_path: Path) -> None:
     """No resume is claimed: that training began again is in the events and in the warning."""
@@ -180,7 +179,6 @@ HIDDEN: dict[str, tuple[list[str], int, str]] = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "name",
     [
@@ -198,7 +196,6 @@ def test_a_crash_behind_an_exit_code_of_0(name: str, tmp_path: Path) -> None:
     assert behind is (code != 0), run.describe()
 
 
-@pytest.mark.timeout(60)
 def test_a_crash_behind_a_pipe_is_restarted(tmp_path: Path) -> None:
     """By the same rules as one that the exit code tells; nothing resumes it, as allowed here."""
     program = shlex.join(program_command("crash_at_step.py", "exception"))
@@ -234,7 +231,6 @@ WAYS = pytest.mark.parametrize("way", ["stop", "ctrl-c"])
 
 @pytest.mark.slow
 @WAYS
-@pytest.mark.timeout(190)
 @pytest.mark.parametrize("name", ["script", "conda-run", "uv-run", "make"])
 def test_a_trainer_saves_at_the_next_step(name: str, way: str, tmp_path: Path) -> None:
     """It is asked through the page, which no wrapper stands before; nobody is signalled."""
@@ -256,7 +252,6 @@ def assert_saved(run: CompletedRun, told: str) -> None:
 
 
 @WAYS
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", each(names=SIGNALLED))
 def test_a_script_that_saves_on_a_signal(name: str, way: str, tmp_path: Path) -> None:
     """The word reaches it, and it has its whole grace, whatever the wrapper does meanwhile."""
@@ -265,7 +260,6 @@ def test_a_script_that_saves_on_a_signal(name: str, way: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "way", ["stop", pytest.param("ctrl-c", marks=pytest.mark.needs_signal_masks)]
 )
@@ -277,7 +271,6 @@ def test_a_script_in_the_background_saves(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.needs_signal_masks
-@pytest.mark.timeout(120)
 def test_a_script_with_a_trap_decides_itself(tmp_path: Path) -> None:
     """What handles SIGTERM for its training is told, and the training is not."""
     text = "trap 'touch trapped; kill -INT $child' TERM\nCOMMAND &\nchild=$!\nwait $child\nwait\n"
@@ -289,7 +282,6 @@ def test_a_script_with_a_trap_decides_itself(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @WAYS
-@pytest.mark.timeout(120)
 def test_a_script_that_goes_on_after_its_training(way: str, tmp_path: Path) -> None:
     """A loop that starts the training for ever is ended with it."""
     WRAPPERS["loop"] = script("while true; do COMMAND; done\n")
@@ -298,7 +290,6 @@ def test_a_script_that_goes_on_after_its_training(way: str, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_wrapper_that_is_killed(tmp_path: Path) -> None:
     """The training behind it is ended before the next attempt, and is no orphan."""
     command = wrapped(

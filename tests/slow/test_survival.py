@@ -18,7 +18,7 @@ from tests.chaos.trainings import SHAPES, baseline
 from tests.scenarios.checks import assert_log_is_sound, assert_never_killed, assert_tree_is_gone
 from tests.support import program_command, run_fast, scenario_environment, write_fast_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 
 BOUNDARIES = [
     (where, event, nth)
@@ -35,7 +35,6 @@ def checksum(tmp_path_factory: pytest.TempPathFactory) -> str:
     return baseline(SHAPES["beats"], folder, scenario_environment(folder))
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("where", "event", "nth"), BOUNDARIES)
 def test_the_supervisor_is_killed(
     where: Where, event: str, nth: int, checksum: str, tmp_path: Path
@@ -54,7 +53,6 @@ def test_the_supervisor_is_killed(
     assert result.outcome == "survived", f"{result.complaint()}\n{result.description}"
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("how", ["shout", "storm"])
 def test_a_loud_training_is_left_in_peace(how: str, tmp_path: Path) -> None:
     """Hundreds of MB of output, or thousands of children: nothing is killed, nothing piles up."""

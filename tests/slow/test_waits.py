@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import REPOSITORY, run_command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 BENCH = REPOSITORY / "scripts" / "bench" / "pauses"
 
@@ -18,7 +18,6 @@ def measured(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(900)
 def test_pauses_longer_than_any_unknown_wait_are_spared() -> None:
     """A sleep, a judge, a pool and a queue that a thread feeds: no kill, each said once."""
     kinds = ("sleep", "judge", "pool", "queue_of_a_thread")
@@ -26,7 +25,6 @@ def test_pauses_longer_than_any_unknown_wait_are_spared() -> None:
     assert told.count("and then continued") == len(kinds)
 
 
-@pytest.mark.timeout(900)
 def test_a_deadlock_is_a_stall_within_20_s() -> None:
     """In the training and in a worker of its DataLoader."""
     measured("--hung", "--jobs", "1", "locked_twice", "worker_on_a_lock")
