@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.checkpoint_samples import torch_zip, write_hf
-from tests.support import REPOSITORY, run_wtrain, scenario_environment
+from tests.support import run_wtrain, scenario_environment
 
-DOCS = REPOSITORY / "docs"
 MOVES = """\
 def waits_first():
     print("first", flush=True)
