@@ -147,7 +147,7 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
     assert "1 restart, 1 crash" in run.stderr
     assert "the start failed (Too many open files); trying again" in run.stderr
     events = read_events(run.run_dir / "events.jsonl").events
-    assert [one.attempt for one in history(events).attempts] == [1, 2]
+    assert [one.record.attempt for one in history(events).attempts] == [1, 2]
 
 
 SCAN_KILLED = """
