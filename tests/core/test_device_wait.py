@@ -15,7 +15,6 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core.detection.detect import Verdict
-from watchdog_train.core.detection.device_history import LIMITS
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow, Phase, Sample
 from watchdog_train.core.model.gpu import (
@@ -27,9 +26,11 @@ from watchdog_train.core.model.gpu import (
     GpuUse,
 )
 from watchdog_train.core.policy import Detection, Policy
+from watchdog_train.core.policy.limits import DeviceWaits
 from watchdog_train.core.traces.replaying import Replay, unseen
 
 replace = msgspec.structs.replace
+LIMITS = DeviceWaits()
 HANGS_AT = 200.0
 WORKS = GpuUse(util=80.0, power=0.6, draw=0.6)
 SPINS = GpuUse(util=100.0, power=0.18, draw=0.18, still=GpuStill(runs=True, power=0.18))

@@ -16,7 +16,6 @@ from watchdog_train.core.actions import (
     Wait,
     on_each,
 )
-from watchdog_train.core.detection import device_history
 from watchdog_train.core.detection.detect import BUSY, SELDOM_STEPS, Verdict
 from watchdog_train.core.detection.device_wait import DeviceWait
 from watchdog_train.core.fold.state import LASTING, State
@@ -144,7 +143,7 @@ def _busy(
     if verdict.basis == "uninterruptible" and _lasts(verdict, policy.detection.stuck_stall_s):
         return _declare(observation, state, verdict.basis, verdict.why)
     if verdict.device is not None:
-        found = _on_device(observation, state, verdict, verdict.device)
+        found = _on_device(observation, state, policy, verdict, verdict.device)
         if found is not None or verdict.age_s <= verdict.hard_s:
             return found
     return _report(observation, state, policy, verdict)
@@ -162,7 +161,7 @@ def _report(
         return _spinning(observation, state, policy) if verdict.spins_s else None
     if observation.is_collecting or any(stall.collecting for stall in state.stalls):
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
-    if verdict.device is not None and not _is_due(observation, state):
+    if verdict.device is not None and not _is_due(observation, state, policy):
         return None
     return StartEvidence(
         host=observation.trees[0].host,
@@ -183,19 +182,19 @@ def _with_lacks(state: State, verdict: Verdict) -> Why:
     return verdict.why.plus(Why("device-lacks", names=lacks)) if lacks else verdict.why
 
 
-def _is_due(observation: Observation, state: State) -> bool:
+def _is_due(observation: Observation, state: State, policy: Policy) -> bool:
     """Native stacks are taken once a minute at most."""
-    every_s = device_history.LIMITS.every_s
+    every_s = policy.detection.devices.every_s
     return not state.native_mono or observation.now - state.native_mono >= every_s
 
 
 def _on_device(
-    observation: Observation, state: State, verdict: Verdict, device: DeviceWait
+    observation: Observation, state: State, policy: Policy, verdict: Verdict, device: DeviceWait
 ) -> Action | None:
     """Ranks that may only wait for GPUs: a stall, if nothing is unknown and no sample differs."""
-    limits, look, found = device_history.LIMITS, state.look, observation.trees[0].look
+    limits, look, found = policy.detection.devices, state.look, observation.trees[0].look
     if found is not None:
-        sampled = _device_sample(observation, state, device, found)
+        sampled = _device_sample(observation, state, policy, device, found)
         return Record(events=(sampled,), consumes=("look",))
     if device.lacks or (look is not None and not look.times):
         return None
@@ -204,15 +203,20 @@ def _on_device(
         if is_over and look.device is not None and observation.now - look.mono <= FRESH_S:
             why = Why("device-wait", seconds=verdict.age_s, limit_s=look.limit_s, count=look.times)
             return _declare(observation, state, "device-wait", why)
-    due = _is_due(observation, state) and verdict.age_s >= limits.first_sample_s
+    due = _is_due(observation, state, policy) and verdict.age_s >= limits.first_sample_s
     return _look(observation, verdict, device=True) if due else None
 
 
 def _device_sample(
-    observation: Observation, state: State, device: DeviceWait, found: EvidenceResult
+    observation: Observation,
+    state: State,
+    policy: Policy,
+    device: DeviceWait,
+    found: EvidenceResult,
 ) -> e.Looked:
     """One more stack sample, compared with the one before."""
-    limits, now, last, told = device_history.LIMITS, observation.now, state.look, found.device
+    limits, now = policy.detection.devices, observation.now
+    last, told = state.look, found.device
     before = last.device if last is not None else None
     since, times = now, 1
     if told is None or not told.stands:  # could not be read: neither the same nor another
@@ -328,7 +332,7 @@ def _quiet(
     if look is None:
         return _look(observation, verdict)
     if device is not None and look.patience.row in ("unknown", "at-work"):
-        found = _on_device(observation, state, verdict, device)
+        found = _on_device(observation, state, policy, verdict, device)
         if found is not None or verdict.age_s <= verdict.hard_s:
             return found
         return _report(observation, state, policy, verdict)

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import sys
 
-from watchdog_train.core.detection import device_history
+from watchdog_train.cli.main import main
+from watchdog_train.core.policy import Detection, Limits
+from watchdog_train.core.policy.limits import DeviceWaits
 
 if __name__ == "__main__":
     least_s, every_s, floor_s = map(float, sys.argv[1:4])
-    device_history.LIMITS = device_history.DeviceLimits(
-        least_s=least_s, seldom_least_s=2 * least_s, every_s=every_s
-    )
-    from watchdog_train.cli.main import main
-    from watchdog_train.core.policy import Detection, Limits
-
+    devices = DeviceWaits(least_s=least_s, seldom_least_s=2 * least_s, every_s=every_s)
     sys.argv[1:4] = []
-    main(Limits(detection=Detection(learnt_hard_floor_s=floor_s)))
+    main(Limits(detection=Detection(learnt_hard_floor_s=floor_s, devices=devices)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from watchdog_train.core.detection import device_history, rank_gone
+from watchdog_train.core.detection import rank_gone
 from watchdog_train.core.detection.activity import (
     is_quiet,
     is_spinning,
@@ -159,8 +159,10 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
     held = silent and stuck and not quiet
     device = None
     if silent:
-        device = device_wait(track, sample, candidates, elsewhere_quiet=elsewhere_quiet)
-    first_s = device_history.LIMITS.first_sample_s
+        device = device_wait(
+            track, sample, candidates, detection.devices, elsewhere_quiet=elsewhere_quiet
+        )
+    first_s = detection.devices.first_sample_s
     sampled = device is not None and not device.lacks and age_s >= first_s
     if (held and age_s <= detection.stuck_s) or not (
         held or too_long or sampled or (silent and quiet)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from watchdog_train.core.detection import device_history
-from watchdog_train.core.detection.device_history import DeviceLimits
 from watchdog_train.core.detection.track import EARLY_STEPS, RankTrack, Track
 from watchdog_train.core.model import Phase, Sample, Value
 from watchdog_train.core.model.gpu import DeviceLack
+from watchdog_train.core.policy.limits import DeviceWaits
 
 
 class DeviceWait(Value):
@@ -27,13 +26,18 @@ class DeviceWait(Value):
 
 
 def device_wait(
-    track: Track, sample: Sample, ranks: tuple[RankTrack, ...], *, elsewhere_quiet: bool
+    track: Track,
+    sample: Sample,
+    ranks: tuple[RankTrack, ...],
+    limits: DeviceWaits,
+    *,
+    elsewhere_quiet: bool,
 ) -> DeviceWait | None:
     """What this moment shows of the job, whose judged ranks are all silent.
 
     None: something computes or moves, or it has no GPU.
     """
-    history, activity, limits = track.device, track.activity, device_history.LIMITS
+    history, activity = track.device, track.activity
     if sample.gpu is None or history.since is None or not activity.spinning_windows:
         return None
     progress_at = max(rank.changed_at for rank in ranks)
@@ -54,7 +58,7 @@ def device_wait(
     )
 
 
-def limit_s(rank: RankTrack, limits: DeviceLimits) -> float:
+def limit_s(rank: RankTrack, limits: DeviceWaits) -> float:
     """Seconds from the last progress, by where this rank is."""
     if rank.phase == "train" and rank.steps >= EARLY_STEPS:
         return max(limits.least_s, limits.steps * rank.longest.get("train", 0.0))

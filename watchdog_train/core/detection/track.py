@@ -184,6 +184,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
         device=devices.advance(
             track.device,
             sample,
+            detection.devices,
             progressed=progressed,
             steady=any(rank.phase == "train" and rank.steps >= EARLY_STEPS for rank in ranks),
         ),

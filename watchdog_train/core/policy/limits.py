@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from watchdog_train.core.model import Value
+from watchdog_train.core.model.gpu import IDLE_POWER_SHARE
 
 
 def described(text: str) -> Meta:
@@ -24,6 +25,45 @@ def positive(text: str) -> Meta:
 def non_negative(text: str) -> Meta:
     """A number from 0 on, described."""
     return Meta(ge=0, description=text)
+
+
+class DeviceWaits(Value):
+    """When ranks that wait for their GPUs are called a stall."""
+
+    least_s: float = 300.0
+    """From the last progress: collectives over a slow network take seconds, kernels that run long
+    at low power (eigenvalues, scans) minutes."""
+    steps: float = 10.0
+    """Times the longest step of this attempt, where that is more."""
+    seldom_least_s: float = 3600.0
+    """In an evaluation, a save and before the third step: generation and a search for the fastest
+    kernel (88 and 100 s measured) are long, and no step has shown how long."""
+    seldom_times: float = 3.0
+    """Times the longest evaluation, save or step seen, where that is more."""
+    samples: int = 5
+    """Stack samples in a row that show the same."""
+    every_s: float = 60.0
+    """Between two of them: each stops the process for up to 0.4 s (measured on an H100)."""
+    tail_s: float = 10.0
+    """After the last progress, or the longest step: kernels that were queued still run then, and a
+    reading of a GPU is up to 7 s old."""
+    idle_power: float = IDLE_POWER_SHARE
+    own_power: float = 0.7
+    """Of the median of the job's own steps: clearly below. 127 W in a wait against 500 to 690 W in
+    training; what is nearer is noise, or the same work."""
+    draws: int = 8
+    """Readings in steady training before their median is known."""
+    bytes_s: float = 8e6
+    """Over PCIe or InfiniBand. Assumed: an idle device shows up to some MB/s of the driver's own,
+    an all-reduce over 1 Gbit/s shows 100 MB/s."""
+    other_cpu: float = 0.02
+    """Of a core for each rank, by threads that do not wait for a GPU: NCCL's watchdog and ours look
+    around some times a second; hung trees used 1.3 %, work at least 26 % (measured)."""
+
+    @property
+    def first_sample_s(self) -> float:
+        """After the last progress, so that the last of the samples is due at the shortest limit."""
+        return 0.98 * self.least_s - (self.samples - 1) * self.every_s
 
 
 class Detection(Value):
@@ -93,6 +133,8 @@ class Detection(Value):
     startup_timeout_s: Annotated[
         float | None, described("the same before the first step; null: automatic")
     ] = None
+    devices: DeviceWaits = DeviceWaits()
+    """When ranks that wait for their GPUs are called a stall."""
 
 
 class WaitLimits(Value):
