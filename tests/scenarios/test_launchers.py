@@ -130,7 +130,7 @@ def test_torchruns_own_restart(tmp_path: Path) -> None:
     launch = (TORCHRUN, "--nproc-per-node=2", "--max-restarts=2", str(script))
     run = run_fast(tmp_path, launch, timeout_s=130).check(0)
     assert_never_killed(run)
-    assert "torchrun restarts ranks that fail itself, 2 times in each attempt" in run.stderr
+    assert "torchrun restarts failed ranks itself, 2 times in each attempt" in run.stderr
     shown = run_wtrain("logs", "--rank", "1", cwd=tmp_path).check(0).stdout
     assert [line for line in shown.splitlines() if line.startswith("round")] == [
         "round 0",
