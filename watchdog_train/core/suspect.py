@@ -250,6 +250,8 @@ def _spinning(observation: Observation, state: State, policy: Policy) -> Action 
     verdict, look, now = observation.verdict, state.look, observation.now
     if all(sight.look is not None for sight in observation.trees):
         return Record(events=(_asked(observation, state),), consumes=("look",))
+    if observation.is_collecting or any(stall.collecting for stall in state.stalls):
+        return None  # a process that another collector has stopped shows nothing of its own
     if look is None:
         return _look(observation, verdict)
     row, limit_s = look.patience.row, look.patience.limit_s
