@@ -156,11 +156,6 @@ def evidence_events(
     return (collected, explained)
 
 
-def collecting(state: State) -> bool:
-    """Whether some bundle is not on disk yet."""
-    return any(stall.collecting for stall in state.stalls)
-
-
 def present_stall(state: State) -> StallRecord | None:
     """The stall that is to end the present attempt."""
     attempt = state.attempt
@@ -174,7 +169,7 @@ def start_evidence(
 
     Here first; `bring_home` asks the other machines.
     """
-    if observation.is_collecting or collecting(state):
+    if observation.is_collecting or state.is_collecting:
         return Wait(until=observation.now + 0.05)
     return StartEvidence(
         host=observation.trees[0].host,

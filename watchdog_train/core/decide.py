@@ -25,7 +25,6 @@ from watchdog_train.core.actions import (
 )
 from watchdog_train.core.answers import (
     bring_home,
-    collecting,
     drop_stale,
     present_stall,
     start_evidence,
@@ -87,7 +86,7 @@ def _answer_request(
         case "save":
             return asking.ask_save(observation, request.by)
         case "dump":
-            if collecting(state) or not kill.live(observation.sample):
+            if state.is_collecting or not kill.live(observation.sample):
                 # The bundle under way answers it; of nobody there is nothing to dump.
                 return Record(events=())
             if observation.is_collecting or "joint" in observation.running:
@@ -227,7 +226,7 @@ def _wind_up(
     stall = present_stall(state)
     if stall is not None and not stall.collected and not _hurried(state):
         return start_evidence(observation, state, stall.id, "stall")
-    if collecting(state) and not _hurried(state):
+    if state.is_collecting and not _hurried(state):
         return Wait(until=observation.now + 0.1)
     return on_each(
         _wind_up_one(observation, state, policy, tree) for tree in attempt.trees if not tree.settled

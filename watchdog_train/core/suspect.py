@@ -159,7 +159,7 @@ def _report(
     word: e.NoticeKind = "no-progress" if printing else kind
     if kind in state.notices or (kind == "busy" and "no-progress" in state.notices):
         return _spinning(observation, state, policy) if verdict.spins_s else None
-    if observation.is_collecting or any(stall.collecting for stall in state.stalls):
+    if observation.is_collecting or state.is_collecting:
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
     if verdict.device is not None and not _is_due(observation, state, policy):
         return None
@@ -250,7 +250,7 @@ def _spinning(observation: Observation, state: State, policy: Policy) -> Action 
     verdict, look, now = observation.verdict, state.look, observation.now
     if all(sight.look is not None for sight in observation.trees):
         return Record(events=(_asked(observation, state),), consumes=("look",))
-    if observation.is_collecting or any(stall.collecting for stall in state.stalls):
+    if observation.is_collecting or state.is_collecting:
         return None  # a process that another collector has stopped shows nothing of its own
     if look is None:
         return _look(observation, verdict)

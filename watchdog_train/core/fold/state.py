@@ -484,6 +484,11 @@ class State(Value):
         """Of the present attempt."""
         return self.attempts[-1].trees if self.attempts else ()
 
+    @property
+    def is_collecting(self) -> bool:
+        """Whether some bundle is not on disk yet."""
+        return any(stall.collecting for stall in self.stalls)
+
     def stall(self, stall_id: str | None) -> StallRecord | None:
         """The stall or crash of that id."""
         return next((stall for stall in self.stalls if stall.id == stall_id), None)

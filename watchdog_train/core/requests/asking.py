@@ -104,8 +104,7 @@ def stop(
         return None
     stall = state.stall(attempt.stall_id)
     pending = stall is not None and not stall.collected
-    collecting = any(stall.collecting for stall in state.stalls)
-    if request.mode == "soft" and (pending or collecting):
+    if request.mode == "soft" and (pending or state.is_collecting):
         return None  # the dumps are on disk before the first signal
     if request.mode == "now":
         return kill.begin_first("now", observation, state, Why("asked", who=request.by))
