@@ -13,7 +13,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.log_lines import LINE_CAP, read_line
 from watchdog_train.core.diagnosis.stacks import both_ends, is_own_file, printable
-from watchdog_train.core.model import CodePlace, ExceptionCause, ExceptionFact
+from watchdog_train.core.model import CodePlace, ExceptionCause, ExceptionFact, signal_in_code
 from watchdog_train.core.model.exceptions import Failure, Shown
 from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.redact import redact_text
@@ -43,8 +43,6 @@ _BOXED = re.compile(
 _TREE = re.compile(r"(?m)^ {2,80}[|+](?:-[-+]*(?: 1 -*)?| ?)(?=[ \w]|$)")
 _OTHER_MEMBERS = re.compile(r"(?m)^ {2,80}\+-[-+]* (?:[2-9]|\d\d+) -*$(?:\n {2,80}[|+].*)*")
 """What draws an exception group, and all of its members but the first."""
-_SOURCE = re.compile(r"[ \t]+(?P<text>[^\s~^[].*)")
-"""The line of a frame; not the marks below it, nor how often it was repeated."""
 _RAISED = re.compile(
     r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}(?:\(\w{1,80}\))?)"
     r"(?::\s?(?P<message>.*))?\s*\Z"
@@ -290,8 +288,7 @@ def _signal_in(line: str) -> int | None:
     named, code = _SIGNAL.search(line), _CODE.search(line)
     if named is not None and named.lastgroup is not None:
         return int(named.lastgroup[1:])
-    number = int(code["code"]) if code is not None else 0
-    number = -number if number < 0 else number - 128
+    number = signal_in_code(int(code["code"])) if code is not None else 0
     return number if 0 < number < 65 else None
 
 

@@ -27,7 +27,7 @@ from watchdog_train.core.diagnosis.stacks import (
     own_frames,
 )
 from watchdog_train.core.model import explanation as x
-from watchdog_train.core.model import signal_name
+from watchdog_train.core.model import signal_in_code, signal_name
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain import waits as of_thread
@@ -210,9 +210,7 @@ class Scene:
         found = set(failure.signals) if failure is not None else set()
         end = self.evidence.exit
         if end is not None:
-            code = end.code or 0
-            # A shell or launcher turns a signal into 128+N, Python's own launchers into -N.
-            found.add(end.signal or (code - 128 if code > 128 else -code))
+            found.add(end.signal or signal_in_code(end.code or 0))
         return frozenset(signal_name(number) for number in found if number > 0)
 
     def hit(self, row: Message) -> Hit | None:

@@ -112,6 +112,11 @@ SIGNAL_NAMES = {
 """As Linux numbers them; a number without a name here is shown as a number."""
 
 
+def signal_in_code(code: int) -> int:
+    """The signal in an exit code, 0 without one: shells print 128+N, launchers in Python -N."""
+    return -code if code < 0 else max(0, code - 128)
+
+
 def signal_name(number: int) -> str:
     """`SIGKILL`, or `signal 40`."""
     return SIGNAL_NAMES.get(number, f"signal {number}")
