@@ -305,6 +305,3 @@ def stacks_text(process: ProcessEvidence) -> str:
 def _frame_line(frame: Frame) -> str:
     source = f"    | {frame.source.strip()}" if frame.source else ""
     return f"{frame.function} ({frame.file}:{frame.line}){source}"
-
-
-_LINES = 8

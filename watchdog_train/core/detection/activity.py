@@ -97,9 +97,10 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
         return activity if seen is window else _replace(activity, window=seen)
     moved = _moved(seen, sample, detection)
     starved = _stands_in_line(seen, sample, detection)
-    still = not (moved or starved) and _no_cpu(seen, sample, detection)
+    idle = _no_cpu(seen, sample, detection)
+    still = idle and not (moved or starved)
     # A job that waits for a CPU and gets hardly any of it does not spin: it may yet work.
-    spun = not (moved or seen.uninterruptible or (starved and _no_cpu(seen, sample, detection)))
+    spun = not (moved or seen.uninterruptible or (starved and idle))
     quiet_windows = activity.quiet_windows + 1 if still and not seen.uninterruptible else 0
     silent = not (moved or starved or seen.uninterruptible)
     if silent and not still and is_quiet(activity, sample, detection):

@@ -13,7 +13,6 @@ from watchdog_train.core.policy.limits import DeviceWaits
 
 _replace = msgspec.structs.replace
 
-
 DRAWS_KEPT = 64
 SLACK_S = 1.0
 """On a loaded machine a sample's CPU times are read so much later than its own time says."""

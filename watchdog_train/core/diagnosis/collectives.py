@@ -32,10 +32,6 @@ _STATUS = re.compile(
 _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1,40}))?")
 
 
-SINGLE = ("in 1, out 1", "1", "[[1]]")
-"""Sizes of a single element: a barrier, or a number that ranks agree on."""
-
-
 class Comparison(Value):
     """How the ranks of one group stand to each other."""
 
