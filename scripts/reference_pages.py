@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from watchdog_train import errors
 from watchdog_train.cli import group
-from watchdog_train.config import schema
+from watchdog_train.config import load, schema
 from watchdog_train.config.presets import PRESETS
-from watchdog_train.config.text import dump_policy, in_order, preset_policy, scalar
+from watchdog_train.config.text import dump_policy, in_order, scalar
 from watchdog_train.core.recovery.ladder import FALLBACK
 from watchdog_train.explain.cause import OBJECTS, SIGNALS, Family
 from watchdog_train.explain.families import known_families
@@ -244,7 +245,7 @@ def preset_file(name: str) -> str:
     """The complete file of a preset."""
     preset = PRESETS[name]
     return dump_policy(
-        preset_policy(name),
+        load(None, name, directory=Path(__file__).parent).policy,
         heading=f"Preset '{name}'. {preset.text} Use: wtrain run --preset {name} -- COMMAND",
         reasons={key: why for key, (_, why) in preset.changes.items()},
     )

@@ -27,7 +27,7 @@ from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.outcome import finish
 from watchdog_train.core.requests import asking
-from watchdog_train.core.requests.request_answers import answers
+from watchdog_train.core.requests.asking import answers
 from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()

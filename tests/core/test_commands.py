@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Launch, Observation, RunCommands, Wait
 from watchdog_train.core.commands import event_names, parse, wanted
@@ -19,7 +19,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_data
 from watchdog_train.report.why_text import why_text
 
-ASKED = load_policy(None, None, {"notify.commands": ("run_finished=a", "before_restart=b")})
+ASKED = load(None, None, {"notify.commands": ("run_finished=a", "before_restart=b")}).policy
 
 
 def waiting_for_launch() -> tuple[Observation, State]:
@@ -63,7 +63,7 @@ def test_a_name_and_the_rest_is_the_command(text: str, event: str, command: str)
 def test_what_cannot_be_meant_is_refused_with_a_guess(text: str, said: str) -> None:
     """By the settings, before anything runs; one for commands themselves would call itself."""
     with pytest.raises(WtrainError) as refused:
-        load_policy(None, None, {"notify.commands": (text,)})
+        load(None, None, {"notify.commands": (text,)})
     assert said in refused.value.message
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.support import REPOSITORY, run_command
 from watchdog_train.cli import group, main
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.core.events import AttemptLaunched, decode
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
@@ -164,7 +164,7 @@ def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
     """A settings file of the pages has no mistake."""
     path = tmp_path / "given.yaml"
     path.write_text(block.text)
-    assert load_policy(path, None, {}) != Policy()
+    assert load(path).policy != Policy()
 
 
 def test_remedies_in_commands_of_the_pages_are_known() -> None:

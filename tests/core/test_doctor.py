@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_train import doctor
+from watchdog_train.cli import doctor
+from watchdog_train.cli.doctor import described
 from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading
-from watchdog_train.doctor import described
 from watchdog_train.system.portable import PortableSystem
 
 

@@ -50,10 +50,8 @@ ROOMS: dict[str, set[str]] = {
         "store.control",
     },
 }
-ROOMS["doctor"] = {*_LOWER, "doctor", "system", "evidence", "client.libraries", "store.registry"}
-ROOMS["doctor"] |= {"report.words", "config.presets"}
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""}
-ROOMS["supervisor"] -= {"client", "integrations", "doctor"}
+ROOMS["supervisor"] -= {"client", "integrations"}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
 ROOMS["__main__"] = {"cli"}
 """What each room may import of ours; "" is the package itself, for its version."""
@@ -269,9 +267,7 @@ def test_only_the_system_reads_proc() -> None:
     """One reader of processes; those inside the training and the keeper may import nothing."""
     opens = re.compile(r"""(open|readlink|listdir|scandir|exists|isdir|stat|Path)\(f?["']/proc""")
     readers = {room_of(path) for path in modules() if opens.search(path.read_text("utf-8"))}
-    assert readers <= {"system", "client", "keeper", "doctor"}, (
-        "doctor: in a program for the training"
-    )
+    assert readers <= {"system", "client", "keeper"}
 
 
 ON_PROCESSES = re.compile(

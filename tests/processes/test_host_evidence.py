@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from watchdog_train.doctor import answer, described, reading_of
+from watchdog_train.cli.doctor import answer, described, reading_of
 from watchdog_train.evidence import kernel_log
 from watchdog_train.system import cgroup, current
 

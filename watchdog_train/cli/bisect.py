@@ -22,7 +22,7 @@ from watchdog_train.cli.policy_options import policy_from, policy_options
 from watchdog_train.cli.reading import newest_save
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import dump_policy
-from watchdog_train.config.schema import FLAG_OF_KEY, build, flatten
+from watchdog_train.config.schema import build, flags, flatten
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Limits
@@ -124,8 +124,7 @@ def _run(
     place.mkdir(mode=0o700, parents=True)
     replace_whole(place / "trial.yaml", settings.encode())
     # Variables whose values the settings of the trial hold already.
-    said = {f"WTRAIN_{flag[2:].replace('-', '_').upper()}" for flag in FLAG_OF_KEY.values()}
-    said |= {"WTRAIN_CONFIG", "WTRAIN_PRESET"}
+    said = {"WTRAIN_CONFIG", "WTRAIN_PRESET", *(setting.variable for setting in flags())}
     options = ("run", "--config", str(place / "trial.yaml"), "--")
     # A program that passes limits to main() passes them to each trial as well.
     own = click.get_current_context().find_object(Limits) is not None

@@ -13,23 +13,11 @@ import click
 from watchdog_train.cli.options import AnyFunction, config_option, remedies
 from watchdog_train.config import LoadedPolicy, load
 from watchdog_train.config.presets import PRESETS
-from watchdog_train.config.schema import FLAG_OF_KEY, settings
+from watchdog_train.config.schema import flags, settings
 from watchdog_train.config.text import scalar
 from watchdog_train.core.policy import Limits
 
 _OF_REMEDIES = {"--with", "--without", "--allow"}
-_METAVARS = {
-    "--name": "NAME",
-    "--resume-arg": "ARGS",
-    "--checkpoints": "DIR",
-    "--runs-dir": "DIR",
-    "--notify": "URL",
-    "--on": "EVENT=COMMAND",
-    "--metrics-file": "FILE",
-    "--termination-log": "FILE",
-    "--nodes": "N|auto|slurm",
-    "--coordination": "tcp://HOST:PORT",
-}
 
 
 class _Lines(click.types.StringParamType):
@@ -41,8 +29,8 @@ class _Lines(click.types.StringParamType):
 
 def policy_options(function: AnyFunction) -> AnyFunction:
     """All of them; hand the command's keyword arguments to policy_from()."""
-    for key in reversed(FLAG_OF_KEY):
-        function = setting_option(key)(function)
+    for setting in reversed(flags()):
+        function = setting_option(setting.key)(function)
     function = click.option(
         "--preset",
         metavar="NAME",
@@ -60,7 +48,7 @@ def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:
     Raises:
         ConfigError: with every problem at once.
     """
-    overrides = {key: params.get(parameter_name(key)) for key in FLAG_OF_KEY}
+    overrides = {setting.key: params.get(setting.name) for setting in flags()}
     return load(
         params.get("config_file"),
         params.get("preset"),
@@ -69,25 +57,19 @@ def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:
     )
 
 
-def parameter_name(key: str) -> str:
-    """The keyword argument in which the flag of a setting arrives: the setting's own name."""
-    return key.rpartition(".")[2]
-
-
 def setting_option(key: str) -> Callable[[AnyFunction], AnyFunction]:
-    """The flag of one setting."""
-    setting, flag = settings()[key], FLAG_OF_KEY[key]
-    parameter = parameter_name(setting.key)
+    """The flag of one setting; arrives under the setting's own name."""
+    setting = settings()[key]
     text, _, without = setting.text.partition("; null: ")
     text = f"{text[0].upper()}{text[1:]}."
     if without:
         text += f"  [default: {without}]"
     if setting.kind == "true or false":
-        return click.option(flag, parameter, is_flag=True, default=None, help=text)
+        return click.option(setting.flag, setting.name, is_flag=True, default=None, help=text)
     if setting.default not in (None, ()):
         text += f"  [default: {scalar(setting.default)}]"
     kind: Any = str
-    metavar = _METAVARS.get(flag)
+    metavar = setting.metavar
     if setting.kind == "choice":
         kind = click.Choice(setting.choices)
     elif setting.kind == "whole number":
@@ -96,16 +78,16 @@ def setting_option(key: str) -> Callable[[AnyFunction], AnyFunction]:
         metavar = "TIME"
     elif setting.kind == "list of texts":
         text += "  [may be repeated]"
-        if flag == "--on":
+        if setting.flag == "--on":
             kind = _Lines()
     return click.option(
-        flag,
-        parameter,
+        setting.flag,
+        setting.name,
         type=kind,
         metavar=metavar,
         multiple=setting.kind == "list of texts",
         default=None,
         show_default=False,
         help=text,
-        shell_complete=remedies if flag in _OF_REMEDIES else None,
+        shell_complete=remedies if setting.flag in _OF_REMEDIES else None,
     )

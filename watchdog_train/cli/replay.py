@@ -13,7 +13,7 @@ import click
 
 from watchdog_train.cli.options import config_option, json_option, runs_dir_option
 from watchdog_train.cli.screen import echo, print_json
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.core.fold import evolve
 from watchdog_train.core.policy import Limits, Policy
 from watchdog_train.core.traces.replaying import Replay
@@ -108,7 +108,7 @@ def _source(reference: str | None, runs_dir: Path | None) -> _Source:
 
 def _policy(limits: Limits | None, config_file: Path | None) -> Policy:
     if limits is None or config_file is not None:
-        return load_policy(config_file)
+        return load(config_file).policy
     return Policy(detection=limits.detection, patience=limits.patience, timing=limits.timing)
 
 

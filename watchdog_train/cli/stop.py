@@ -12,7 +12,7 @@ from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.options import run_argument, runs_dir_option
 from watchdog_train.cli.reading import look, newest_save, read_run, refuse_unreadable
 from watchdog_train.cli.screen import echo
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.core.events import RunFinished
 from watchdog_train.core.recovery.kill import KEEPER_S, KILL_S
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
@@ -101,7 +101,7 @@ def _through_supervisor(run: RunDirectory, mode: Mode) -> None:
 def _limit_s(run: RunDirectory, mode: Mode) -> float:
     """The sum of the time limits of all stages, by the settings of the run."""
     try:
-        policy = load_policy(run.config, None, {})
+        policy = load(run.config).policy
     except WtrainError:
         return UNKNOWN_LIMITS_S
     stopping = policy.stopping

@@ -26,7 +26,6 @@ __all__ = [
     "dump_policy",
     "explain",
     "load",
-    "load_policy",
     "parse_duration",
 ]
 
@@ -98,18 +97,6 @@ def load(
             _keep_remedies_of(preset, values)
         return LoadedPolicy(schema.build(values, limits), tuple(sources), origin)
     raise ConfigError(problems, str(file) if file else "settings")
-
-
-def load_policy(
-    file: Path | None = None,
-    preset: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    directory: Path | None = None,
-    limits: Limits | None = None,
-) -> Policy:
-    """The policy alone; see load()."""
-    return load(file, preset, overrides, directory=directory, limits=limits).policy
 
 
 def _keep_remedies_of(preset: str, values: dict[str, Any]) -> None:

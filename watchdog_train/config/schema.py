@@ -20,34 +20,6 @@ from watchdog_train.core.policy import Limits, Policy
 
 Kind = Literal["time", "whole number", "true or false", "text", "choice", "list of texts"]
 
-FLAG_OF_KEY = {
-    "name": "--name",
-    "runs_dir": "--runs-dir",
-    "detection.stall_timeout_s": "--stall-timeout",
-    "detection.startup_timeout_s": "--startup-timeout",
-    "recovery.on_stall": "--on-stall",
-    "recovery.on_crash": "--on-crash",
-    "recovery.observe": "--observe",
-    "recovery.max_restarts": "--max-restarts",
-    "recovery.checkpoints": "--checkpoints",
-    "recovery.resume_arg": "--resume-arg",
-    "recovery.on_not_resumed": "--on-not-resumed",
-    "recovery.with_remedies": "--with",
-    "recovery.without_remedies": "--without",
-    "recovery.allow": "--allow",
-    "recovery.duplicates": "--duplicates",
-    "job.nodes": "--nodes",
-    "job.node_rank": "--node-rank",
-    "job.coordination": "--coordination",
-    "output.heartbeat_every": "--heartbeat-every",
-    "output.quiet": "--quiet",
-    "output.termination_log": "--termination-log",
-    "notify.urls": "--notify",
-    "notify.commands": "--on",
-    "metrics.file": "--metrics-file",
-}
-"""Settings that have a flag of `wtrain run`."""
-
 _DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{0,9})?|\.\d{1,9})\s*(?P<unit>s|m|h|d)?\s*")
 _SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST_TEXT = 4096
@@ -87,18 +59,25 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    flag: str = ""
+    """Of `wtrain run`; empty: none."""
+    metavar: str | None = None
 
     @property
-    def flag(self) -> str | None:
-        """The flag of `wtrain run` that sets it."""
-        return FLAG_OF_KEY.get(self.key)
+    def name(self) -> str:
+        """The key without its section."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def variable(self) -> str:
+        """The variable of the environment that stands for the flag."""
+        return "WTRAIN_" + self.flag[2:].replace("-", "_").upper()
 
     @property
     def unit(self) -> str | None:
         """What the number counts."""
-        name = self.key.rpartition(".")[2]
         units = {"_s": "seconds", "_bytes": "bytes"}
-        return next((unit for end, unit in units.items() if name.endswith(end)), None)
+        return next((unit for end, unit in units.items() if self.name.endswith(end)), None)
 
     @property
     def wanted(self) -> str:
@@ -222,6 +201,11 @@ def settings() -> dict[str, Setting]:
     return _read_off()[0]
 
 
+def flags() -> tuple[Setting, ...]:
+    """The settings that have a flag of `wtrain run`."""
+    return tuple(setting for setting in settings().values() if setting.flag)
+
+
 def sections() -> dict[str, str]:
     """Sections by key ("" is the file itself), each with what it is about."""
     return _read_off()[1]
@@ -234,12 +218,9 @@ def _read_off() -> tuple[dict[str, Setting], dict[str, str]]:
     about: dict[str, str] = {}
 
     def collect(kind: msgspec.inspect.Type, default: Any, key: str) -> None:
-        text = ""
-        if isinstance(kind, msgspec.inspect.Metadata):
-            text, kind = str((kind.extra_json_schema or {}).get("description", "")), kind.type
         if not isinstance(kind, msgspec.inspect.StructType):
-            if text:
-                found[key] = _setting(key, kind, default, text)
+            if isinstance(kind, msgspec.inspect.Metadata):
+                found[key] = _setting(key, kind, default)
             return
         known = len(found)
         for field in kind.fields:
@@ -275,12 +256,15 @@ def flatten(policy: Policy) -> dict[str, Any]:
     return {key: operator.attrgetter(key)(policy) for key in settings()}
 
 
-def _setting(key: str, kind: msgspec.inspect.Type, default: Any, text: str) -> Setting:
-    optional = False
+def _setting(key: str, described: msgspec.inspect.Metadata, default: Any) -> Setting:
+    kind, optional = described.type, False
+    flag, _, metavar = (described.extra or {})["flag"].partition(" ")
     if isinstance(kind, msgspec.inspect.UnionType):
         optional = True
         kind = next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType))
-    row: dict[str, Any] = {"key": key, "optional": optional, "default": default, "text": text}
+    row: dict[str, Any] = {"key": key, "optional": optional, "default": default}
+    row |= {"text": (described.extra_json_schema or {})["description"]}
+    row |= {"flag": flag, "metavar": metavar or None}
     match kind:
         case msgspec.inspect.BoolType():
             return Setting(kind="true or false", **row)

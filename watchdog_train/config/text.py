@@ -56,12 +56,6 @@ def shown_values(policy: Policy) -> dict[str, Any]:
     return {**schema.flatten(policy), "notify.urls": urls}
 
 
-def preset_policy(name: str) -> Policy:
-    """The policy of a preset."""
-    values = {key: value for key, (value, _) in PRESETS[name].changes.items()}
-    return schema.build({key: schema.settings()[key].check(value) for key, value in values.items()})
-
-
 def explain(key: str) -> str:
     """One setting in words, or the settings of a section; "" lists everything.
 
@@ -76,12 +70,11 @@ def explain(key: str) -> str:
         width = max(len(each.key) for each in rows)
         heading = [schema.sections()[key], ""]
         return "\n".join(heading + [f"{r.key:<{width}}  {scalar(r.default)}" for r in rows])
-    named = [each for each in schema.settings() if each.rpartition(".")[2] == key]
+    named = [each for each in schema.settings().values() if each.name == key]
     if named:
-        return "\n\n".join(explain(each) for each in named)
-    last = (each.rpartition(".")[2] for each in schema.settings())
+        return "\n\n".join("\n".join(_explained(each)) for each in named)
     near = schema.closest(key, [*schema.settings(), *schema.sections()])
-    near = near or schema.closest(key, [*last])
+    near = near or schema.closest(key, [each.name for each in schema.settings().values()])
     raise WtrainError(
         f"'{key[:80]}' is not a setting",
         hint=f"did you mean '{near}'?" if near else "wtrain config explain lists all settings",
@@ -133,8 +126,7 @@ def _explained(setting: Setting) -> list[str]:
         lines.append(f"  unit:    {setting.unit}")
     lines.append(f"  default: {scalar(setting.default)}")
     if setting.flag:
-        variable = "WTRAIN_" + setting.flag.lstrip("-").replace("-", "_").upper()
-        lines.append(f"  flag:    {setting.flag} (or {variable})")
+        lines.append(f"  flag:    {setting.flag} (or {setting.variable})")
     for name, preset in PRESETS.items():
         if setting.key in preset.changes:
             value, why = preset.changes[setting.key]

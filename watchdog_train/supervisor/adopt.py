@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Literal
 
 from watchdog_train.client import layout
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Request
 from watchdog_train.core.fold.evolve import replay
@@ -61,7 +61,7 @@ def adopt_run(
         children = ChildTable(system)
         session = RunSession(
             directory,
-            load_policy(directory.config, None, {}, limits=state.limits),
+            load(directory.config, limits=state.limits).policy,
             remedies,
             terminal=terminal,
             display=display,

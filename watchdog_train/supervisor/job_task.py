@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from watchdog_train.core.policy import Job, Metrics, Notify, Policy
-from watchdog_train.core.starting.command_line import Found, find, find_in_script, shell_file
+from watchdog_train.core.starting.command_line import Found, find, shell_file
 from watchdog_train.core.starting.jobs import JobTask, address_of, find_task, is_part_of_more
 from watchdog_train.core.starting.launchers import Launcher, describe
 from watchdog_train.core.starting.nodes import NodeError, find_node
@@ -105,7 +105,7 @@ def _in_script(argv: Sequence[str], cwd: Path) -> Found | None:
     """What `bash run.sh` starts; what is not certain from its text alone is left as it is."""
     named = shell_file(argv)
     text = _text(cwd / named, SCRIPT_CAP_BYTES) if named is not None else None
-    return None if text is None else find_in_script(text.decode("utf-8", "replace"))
+    return None if text is None else find(("sh", "-c", text.decode("utf-8", "replace")))
 
 
 def _text(path: Path, cap_bytes: int) -> bytes | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.config.text import HIDDEN_URL
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
@@ -108,7 +108,7 @@ def known_urls(urls: Sequence[str], environment: Mapping[str, str], *, cwd: str)
         known = tuple(environment.get("WTRAIN_NOTIFY", "").split())
     if urls and not known:
         with suppress(WtrainError):
-            known = load_policy(directory=Path(cwd)).notify.urls
+            known = load(directory=Path(cwd)).policy.notify.urls
     return known
 
 

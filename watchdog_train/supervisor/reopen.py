@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from watchdog_train.config import load_policy
+from watchdog_train.config import load
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
@@ -77,7 +77,7 @@ def own_part(
     Raises:
         WtrainError: the run was one of a job, and this is not that job.
     """
-    policy = load_policy(run.config, None, changed, limits=state.limits)
+    policy = load(run.config, None, changed, limits=state.limits).policy
     before = state.crew.task if state.crew is not None else None
     task = own_task(os.environ, current(), policy.job, state.launcher)
     task = task if before is not None or is_led(task, policy.job) else None
@@ -129,7 +129,7 @@ def start_agent(
     """
     state = _read(run)
     settings = {**changed, "runs_dir": str(_home(run))}
-    policy = load_policy(run.config, None, settings, limits=state.limits)
+    policy = load(run.config, None, settings, limits=state.limits).policy
     _refuse_missing_place(state)
     os.chdir(state.cwd)
     os.environ.update(environment)
@@ -279,7 +279,7 @@ def _policy(
     allow: tuple[str, ...],
 ) -> Policy:
     """The run's settings and what was added: they are in effect from now on."""
-    policy = load_policy(directory.config, None, changed, limits=state.limits)
+    policy = load(directory.config, None, changed, limits=state.limits).policy
     recovery = policy.recovery
     merged = msgspec.structs.replace(
         recovery,

@@ -24,7 +24,7 @@ from watchdog_train.core.notices.warnings import warnings
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import plans
 from watchdog_train.core.recovery.kill import live
-from watchdog_train.core.requests.request_answers import answers
+from watchdog_train.core.requests.asking import answers
 
 CENSUS_EVERY_S = 10.0
 """A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""

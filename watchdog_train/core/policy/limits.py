@@ -4,7 +4,7 @@ A field with a description is also a setting, which a user may change. All other
 only a test passes other values. The event `run_started` records all of them. Times are seconds.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -12,19 +12,9 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.model.gpu import IDLE_POWER_SHARE
 
 
-def described(text: str) -> Meta:
-    """A setting without bounds."""
-    return Meta(description=text)
-
-
-def positive(text: str) -> Meta:
-    """A number above 0, described."""
-    return Meta(gt=0, description=text)
-
-
-def non_negative(text: str) -> Meta:
-    """A number from 0 on, described."""
-    return Meta(ge=0, description=text)
+def setting(text: str, flag: str = "", **bounds: Any) -> Meta:
+    """Makes a field a setting: what it is, its flag and metavar, and bounds as of msgspec.Meta."""
+    return Meta(description=text, extra={"flag": flag}, **bounds)
 
 
 class DeviceWaits(Value):
@@ -70,12 +60,12 @@ class Detection(Value):
     """When silence becomes a suspicion, and a suspicion a stall."""
 
     poll_s: Annotated[
-        float, positive("time between samples of the processes; one costs about a millisecond")
+        float, setting("time between samples of the processes; one takes a millisecond", gt=0)
     ] = 1.0
     window_s: float = 2.0
     """Length of one idle window; processes that poll alternate within a second."""
     quiet_windows: Annotated[
-        int, Meta(ge=1, description="consecutive idle windows, all after the last progress")
+        int, setting("consecutive idle windows, all after the last progress", ge=1)
     ] = 3
     quiet_cpu_fraction: float = 0.02
     """Of one core, all processes together. Hung jobs use up to 1.3 %, healthy ones 26 %."""
@@ -88,7 +78,7 @@ class Detection(Value):
     quiet_tcp_bytes_s: float = 2048.0
     """Keep-alives send some bytes; the slowest download worth sparing has 10 kB/s."""
     silence_s: Annotated[
-        float, positive("silence of an idle job after which its stacks are sampled")
+        float, setting("silence of an idle job after which its stacks are sampled", gt=0)
     ] = 12.0
     busy_s: float = 900.0
     """Silence after which a busy job is dumped and reported. It is longer in some phases."""
@@ -107,17 +97,16 @@ class Detection(Value):
     stuck_stall_s: float | None = 900.0
     """State D with everything else idle for so long is a stall. None: never."""
     stopped_timeout_s: Annotated[
-        float | None, described("a job stopped by SIGSTOP for this long is a stall; null: never")
+        float | None, setting("a job stopped by SIGSTOP for this long is a stall; null: never")
     ] = None
     rank_gone_s: float = 10.0
     """A rank has failed and the others stand still, idle: so long they may react."""
     rank_gone_launcher_s: Annotated[
-        float,
-        positive("time for a launcher to kill the other ranks of a failed one: torchrun 30 s"),
-    ] = 45.0
+        float, setting("time for a launcher to kill the other ranks of a failed one", gt=0)
+    ] = 45.0  # torchrun takes 30 s
     gpu: Annotated[
         Literal["auto", "on", "off"],
-        described(
+        setting(
             "whether a helper process watches NVIDIA GPUs: a host that sleeps while "
             "a GPU works is no hang; on: even where no device file is found"
         ),
@@ -128,10 +117,11 @@ class Detection(Value):
     """The same in times of `poll_s`, where that is more: App Nap and swapping delay samples."""
     stall_timeout_s: Annotated[
         float | None,
-        described("the user's own hard limit on silence after the first step; null: automatic"),
+        setting("longest silence after the first step; null: automatic", "--stall-timeout"),
     ] = None
     startup_timeout_s: Annotated[
-        float | None, described("the same before the first step; null: automatic")
+        float | None,
+        setting("longest silence before the first step; null: automatic", "--startup-timeout"),
     ] = None
     devices: DeviceWaits = DeviceWaits()
     """When ranks that wait for their GPUs are called a stall."""
@@ -158,23 +148,25 @@ class WaitLimits(Value):
     """An unknown wait that may end gets what a false alarm would cost, at most this long."""
     network_s: Annotated[
         float,
-        positive(
+        setting(
             "another machine is to answer, three times this in an evaluation: clients give up "
-            "after 5 to 10 minutes, and a judge model may take long"
+            "after 5 to 10 minutes, and a judge model may take long",
+            gt=0,
         ),
     ] = 600.0
     poll_s: Annotated[
         float,
-        positive(
-            "it polls, sleeps again at the same line, or listens: somebody may come; or a living "
-            "process of this machine outside of the job is to act or let go"
+        setting(
+            "it polls, sleeps again at the same line, or listens; or a living process outside "
+            "of the job is to act or let go",
+            gt=0,
         ),
     ] = 900.0
     longest_sleep_s: float = 1800.0
     """One sleep is waited out, unless its end is further away than this."""
     live_lock_s: Annotated[
         float | None,
-        described(
+        setting(
             "over the hard limit, busy with nothing but asking if something has "
             "happened, in 20 samples: this long from the first; null: reported, and never a stall"
         ),

@@ -194,3 +194,24 @@ def _is_saving(observation: Observation, slots: list[SlotReading]) -> bool:
 
 def _step(slots: list[SlotReading]) -> int | None:
     return max((slot.step for slot in slots if slot.step is not None), default=None)
+
+
+def answers(observation: Observation, state: State) -> list[e.AnyEvent]:
+    """Requests that a rank has taken since the last poll, or found no common step for."""
+    slots = [slot for _, slot in observation.sample.judged]
+    step = _step(slots)
+    found: list[e.AnyEvent] = []
+    number, done = state.save_requested, max(state.save_answered, state.save_proven)
+    if number > done and any(slot.save_answered >= number for slot in slots):
+        found.append(e.RequestAnswered(request="save", sequence=number, step=step))
+    refused = any(slot.save_refused >= number for slot in slots)
+    if number > max(done, state.save_refused) and refused:
+        found.append(e.RequestRefused(request="save", sequence=number, step=step))
+    asked = state.stop_asked
+    if asked is not None and asked.answered_mono is None:
+        number = asked.sequence
+        if any(slot.stop_answered >= number > 0 for slot in slots):
+            found.append(e.RequestAnswered(request="stop", sequence=number, step=step))
+        if not asked.refused and any(slot.stop_refused >= number > 0 for slot in slots):
+            found.append(e.RequestRefused(request="stop", sequence=number, step=step))
+    return found

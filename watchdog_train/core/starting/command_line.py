@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -137,59 +137,29 @@ def find(argv: Sequence[str]) -> Found | None:
 
 def shell_file(argv: Sequence[str]) -> str | None:
     """The script that a command hands to a shell (`bash run.sh`), as it is written; else None."""
-    words = tuple(argv[:_MOST_WORDS])
-    first = _first_program(words)
-    if first is None or _program(words[first]) not in SHELLS:
-        return None
-    position = first + 1
-    while position < len(words) and words[position][:1] in ("-", "+"):
-        if not words[position].startswith("--") and words[position].endswith(("c", "s")):
-            return None
-        position += 2 if words[position] in ("-o", "+o", "-O", "+O") else 1
-    return words[position] if position < len(words) else None
-
-
-def find_in_script(text: str) -> Found | None:
-    """The launcher that a shell script starts, as far as its words tell without running it."""
-    return find(("sh", "-c", text))
+    place, is_code = _of_shell(argv[:_MOST_WORDS])
+    return None if place is None or is_code else argv[place]
 
 
 def with_options(argv: Sequence[str], options: Sequence[str]) -> tuple[str, ...] | None:
     """The command with these options of its launcher; None where none stands in it openly."""
-    own = _own_words(argv)
-    if own is None:
-        return None
+    _, end = _own_options(argv)
     # Of an option that comes twice both launchers take the last.
-    return (*argv[: own.stop], *options, *argv[own.stop :])
+    return None if end is None else (*argv[:end], *options, *argv[end:])
 
 
 def without_option(argv: Sequence[str], name: str) -> tuple[str, ...]:
     """The command without this option of its launcher, however it is written there."""
-    own = _own_words(argv)
-    place = _position(tuple(argv[:_MOST_WORDS]))
-    if own is None or place is None:
-        return tuple(argv)
-    known, kept, position = OPTIONS[place[0]], list(argv[: own.start]), own.start
-    while position < own.stop:
-        word = argv[position]
-        bare, equals, _ = word.partition("=")
-        full = known.full(bare[2:]) if word.startswith("--") else bare
-        takes = 1 if equals or full in known.flags or not word.startswith("--") else 2
-        if full != name:
-            kept += argv[position : position + takes]
-        position += takes
-    return (*kept, *argv[own.stop :])
+    own, _ = _own_options(argv)
+    left_out = {at for option in own if option.name == name for at in option.places}
+    return tuple(word for at, word in enumerate(argv) if at not in left_out)
 
 
-def _own_words(argv: Sequence[str]) -> range | None:
-    """Where the options of the launcher stand; None where it does not stand there openly."""
+def _own_options(argv: Sequence[str]) -> tuple[list[_Option], int | None]:
+    """The options of the launcher and where they end; None where it does not stand there openly."""
     words = tuple(argv[:_MOST_WORDS])
     place = None if _shell_script(words) is not None else _position(words)
-    if place is None:
-        return None
-    family, begin = place
-    _, rest = _read(words[begin:], family)
-    return range(begin, len(words) - len(rest))
+    return ([], None) if place is None else _read(words, place[1], place[0])
 
 
 def starts_ranks(command: Sequence[str]) -> bool:
@@ -270,10 +240,10 @@ def _script_begin(words: Sequence[str], at: int) -> tuple[int, Receiver]:
     """The same for the command that begins at words[at]."""
     name = _program(words[at]) if at < len(words) else ""
     if name in SHELLS:
-        file = shell_file(words[at:])
-        if file is None:
-            return len(words), "nobody" if _shell_script(words[at:]) is not None else "program"
-        return list(words).index(file, at) + 1, "program"
+        place, is_code = _of_shell(words[at:])
+        if place is None or is_code:
+            return len(words), "nobody" if is_code else "program"
+        return at + place + 1, "program"
     if name in _OPAQUE or name.endswith(".sh"):
         return at + 1, "program"
     run: _Run | None = _Run(name=name, begin=at + 1)
@@ -288,8 +258,8 @@ def _script_begin(words: Sequence[str], at: int) -> tuple[int, Receiver]:
         if not run.is_module or _family(run, words) is None:
             return run.begin, "script"
     if run is not None and (found := _family(run, words)) is not None:
-        _, rest = _read(words[found[1] :], found[0])
-        return _script_begin(words, len(words) - len(rest) + (rest[:1] == ["--"]))
+        _, end = _read(words, found[1], found[0])
+        return _script_begin(words, end + (tuple(words[end : end + 1]) == ("--",)))
     starts_python = any(_PYTHON.match(_program(word)) for word in words[at + 1 :])
     if name in _WRAPPERS or (starts_python and not _is_script(name)):
         return _script_begin(words, _command_behind(words, at + 1, _WRAPPERS.get(name, 0)))
@@ -348,9 +318,10 @@ def _launchers(words: tuple[str, ...], depth: int) -> list[Found]:
     if place is None:
         return []
     family, begin = place
-    options, rest = _read(words[begin:], family)
+    read, end = _read(words, begin, family)
+    options = {option.name: option.value for option in read}
     # A shell variable in place of the script may hold options as well.
-    is_open = bool(rest) and rest[0][:1] in ("$", "`")
+    is_open = end < len(words) and words[end][:1] in ("$", "`")
     variables = _assignments(words[:begin])
     return [Found(family=family, options=options, variables=variables, is_open=is_open)]
 
@@ -362,16 +333,23 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 
 def _shell_script(words: Sequence[str]) -> str | None:
     """What `bash -c SCRIPT` runs; a shell among the arguments of a script or launcher is not it."""
-    first = _first_program(words)
-    if first is None or _program(words[first]) not in SHELLS:
-        return None
-    position = first + 1
-    while position + 1 < len(words) and words[position][:1] in ("-", "+"):
+    place, is_code = _of_shell(words)
+    return words[place] if place is not None and is_code else None
+
+
+def _of_shell(words: Sequence[str]) -> tuple[int | None, bool]:
+    """Where a shell's script stands, and whether it is code; no place: it reads its input."""
+    position = _first_program(words)
+    if position is None or _program(words[position]) not in SHELLS:
+        return None, False
+    position, is_code = position + 1, False
+    while position < len(words) and words[position][:1] in ("-", "+") and not is_code:
         word = words[position]
-        if not word.startswith("--") and word.endswith("c"):
-            return words[position + 1]
+        if not word.startswith("--") and word.endswith("s"):
+            return None, False
+        is_code = not word.startswith("--") and word.endswith("c")
         position += 2 if word in ("-o", "+o", "-O", "+O") else 1
-    return None
+    return (position, is_code) if position < len(words) else (None, False)
 
 
 def _first_program(words: Sequence[str]) -> int | None:
@@ -467,25 +445,35 @@ def _commands(script: str) -> Iterator[tuple[str, ...]]:
             command.append(word)
 
 
-def _read(words: Sequence[str], family: Family) -> tuple[dict[str, str], list[str]]:
+class _Option(NamedTuple):
+    name: str
+    """The full name, with hyphens."""
+    value: str
+    places: range
+    """Of its words in the command."""
+
+
+def _read(words: Sequence[str], begin: int, family: Family) -> tuple[list[_Option], int]:
+    """The options from words[begin] on, and where they end."""
     known = OPTIONS[family]
-    found: dict[str, str] = {}
-    rest = list(words)
-    while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
-        word = rest.pop(0)
+    found: list[_Option] = []
+    end = begin
+    while end < len(words) and words[end].startswith("-") and words[end] not in ("-", "--"):
+        begin, word = end, words[end]
         name, equals, value = word.partition("=")
         if word.startswith("--"):
             name = known.full(name[2:])
         else:
             name = known.shorts.get(word[1], word[1])
-            value = word[2:].removeprefix("=")
-            equals = value
+            equals = value = word[2:].removeprefix("=")
+        end += 1
         if name in known.flags:
             value = ""
         elif not equals:
-            value = rest.pop(0) if rest else ""
-        found[name] = value
-    return found, rest
+            value = words[end] if end < len(words) else ""
+            end = min(end + 1, len(words))
+        found.append(_Option(name, value, range(begin, end)))
+    return found, end
 
 
 def _program(word: str) -> str:
