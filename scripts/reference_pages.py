@@ -88,7 +88,7 @@ FAMILIES_HEAD = """\
 A family is one cause of hangs or crashes: what is known about such a root. It may refine what was
 observed, never contradict it. "I do not know" is an answer, too. A cause is proven, likely or
 possible; of several that fit, the most certain one is named, and of equally certain ones the first
-in this list. [How to write one](writing-families.md).
+in this list. [How to write one](plugins.md).
 """
 
 

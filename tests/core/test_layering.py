@@ -19,6 +19,7 @@ ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "trusted_files": set(),
     "whole_files": {"trusted_files"},
+    "plugins": set(),
     "client": {"client"},
     "keeper": {"keeper"},
     "integrations": {"client"},
@@ -26,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "explain": {"core", "explain"},
     "system": {*_LOWER, "system"},
     "store": {*_LOWER, "store", "system", "client.layout"},
-    "checkpoints": {*_LOWER, "checkpoints", "client.layout"},
+    "checkpoints": {*_LOWER, "checkpoints", "client.layout", "plugins"},
     "remedies": {*_LOWER, "remedies"},
     "report": {*_LOWER, "report"},
     # Reads what a run has left, and has it rendered.
@@ -46,6 +47,7 @@ ROOMS: dict[str, set[str]] = {
         "remedies",
         "report",
         "client.layout",
+        "plugins",
         # It asks the training for its stacks itself, on the page that the store writes.
         "store.control",
     },

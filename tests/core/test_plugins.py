@@ -1,18 +1,27 @@
-"""Families of other packages: found by their entry point, and no harm when they fail."""
+"""Families and checkpoint formats of other packages: found, and no harm when they fail."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import click.testing
+import msgspec
 import pytest
 
+from tests.checkpoint_samples import look, torch_zip, write_files, write_hf
 from tests.core.test_diagnose import evidence_of
-from watchdog_train.evidence.plugins import GROUP, all_families
+from watchdog_train.checkpoints.survey import SurveyRequest, survey
+from watchdog_train.cli.checkpoints import checkpoints
+from watchdog_train.core.model import Survey
+from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.explain.cause import REGISTERED
 from watchdog_train.explain.judge import judge
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "families"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 LICENCE = ["sleep (time.py:1)", "checkout (simulator/licence.py:9)", "start (simulator/run.py:3)"]
 
 
@@ -22,59 +31,191 @@ def waiting(*main: str):
     return evidence_of({"why": "stall", "processes": [rank]})
 
 
-FAILS = """
-from watchdog_train.explain.cause import family
-@family("broken", kind="hang")
-def broken(scene, process):
-    "It fails."
-    return 1 / 0
-"""
-BROKEN = {
-    "raises": ("raise ValueError('no')", "families of other: ValueError: no"),
-    "exits": ("raise SystemExit(3)", "families of other: SystemExit: 3"),
-    "is slow": ("import time; time.sleep(30)", "families of other: not loaded within 1 s"),
-    "fails later": (FAILS, "families of other: broken: ZeroDivisionError: division by zero"),
-}
-
-
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts a distribution with one module on the path."""
+    """Puts a distribution into a folder that is on the path."""
+    site, known, loaded = tmp_path / "site", dict(REGISTERED), set(sys.modules)
 
-    def installed(name: str, module: str, folder: Path) -> None:
-        info = tmp_path / f"{name}-1.0.dist-info"
-        info.mkdir()
+    def installed(name: str, groups: dict[str, str], *modules: Path) -> Path:
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[watchdog_train.families]\none = {module}\n")
-        monkeypatch.syspath_prepend(str(folder))
-        monkeypatch.syspath_prepend(str(tmp_path))
+        lines = (f"[watchdog_train.{group}]\none = {value}\n" for group, value in groups.items())
+        (info / "entry_points.txt").write_text("".join(lines))
+        for module in modules:
+            (site / module.name).write_text(module.read_text())
+        monkeypatch.syspath_prepend(str(site))
+        return site
 
-    known = dict(REGISTERED)
     yield installed
     REGISTERED.clear()
     REGISTERED.update(known)
-    sys.modules.pop("simulator_families", None)
+    for name in set(sys.modules) - loaded:
+        if name.startswith(("simulator", "other_")):
+            del sys.modules[name]
 
 
-def test_the_example_package_names_its_cause(install):
+@pytest.fixture
+def example(install):
+    """The example package, with the entry points of its pyproject.toml."""
+    groups = {"families": "simulator_families", "checkpoints": "simulator_checkpoints:FORMAT"}
+    project = (EXAMPLE / "pyproject.toml").read_text()
+    for group, value in groups.items():
+        points = f'[project.entry-points."watchdog_train.{group}"]\nsimulator = "{value}"\n'
+        assert points in project
+    return lambda: install("simulator", groups, *EXAMPLE.glob("*.py"))
+
+
+def test_the_example_package_names_its_cause(example):
     """What ours do not know, the package of the user does; a case and a near miss."""
     evidence = waiting(*LICENCE)
     assert judge(evidence).family is None
-    assert f'[project.entry-points."{GROUP}"]' in (EXAMPLE / "pyproject.toml").read_text()
-    install("simulator", "simulator_families", EXAMPLE)
+    example()
     families, warnings = all_families()
     found = judge(evidence, families=families)
     assert (found.family, warnings) == ("simulator-licence", [])
     assert judge(waiting(LICENCE[0], "main (train.py:9)"), families=families).family is None
 
 
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_package_that_fails_is_one_warning(install, tmp_path, how):
+def simulated(out: Path, step: int, *, done: bytes | None = b"5") -> Path:
+    """A checkpoint of the simulator, with a part that is a file of torch.save."""
+    files = {"field.bin": b"field", "net.pt": torch_zip()}
+    last = {} if done is None else {"DONE": done}
+    return write_files(out / f"sim-{step}", {**files, **last}, at_s=1e6 + step)
+
+
+def told(out: Path) -> tuple[click.testing.Result, dict[str, object]]:
+    """What `wtrain checkpoints` says in words, and as JSON."""
+    runner = click.testing.CliRunner()
+    answer = runner.invoke(checkpoints, [str(out), "--json"])
+    return runner.invoke(checkpoints, [str(out)]), json.loads(answer.stdout)
+
+
+def test_a_checkpoint_of_the_example_package_is_found_checked_and_used(example, tmp_path):
+    """By `wtrain checkpoints`, and by the process that scans between two attempts."""
+    out, answer = tmp_path / "out", tmp_path / "survey.json"
+    valid = simulated(out, 20)
+    simulated(out, 30, done=None)
+    simulated(out, 40, done=b"6")
+    assert {one.format for one in look(out)} == {"torch"}
+    site = example()
+    words, found = told(out)
+    assert found["newest_whole"] == str(valid)
+    rows = [(row["format"], row["step"], row["whole"]) for row in found["checkpoints"]]
+    assert rows[:3] == [("simulator", step, step == 20) for step in (40, 30, 20)]
+    assert [row[0] for row in rows[3:]] == ["torch"] * 3, "parts: better than nothing"
+    assert "DONE is missing, which is written last" in words.stdout
+    assert "field.bin has 5 bytes, DONE says 6" in words.stdout
+    assert words.stdout.endswith("to resume: simulate --from {checkpoint}\n")
+    assert words.stderr == ""
+    request = SurveyRequest(directories=(str(out),), out=str(answer), settle_s=0.0)
+    (tmp_path / "request.json").write_bytes(msgspec.json.encode(request))
+    command = (sys.executable, "-m", "watchdog_train.checkpoints.survey")
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    subprocess.run([*command, str(tmp_path / "request.json")], check=True, env=environment)
+    scanned = msgspec.json.decode(answer.read_bytes(), type=Survey)
+    assert (scanned.newest_whole.path, scanned.warnings) == (str(valid), ())
+
+
+FAMILY = """
+from watchdog_train.explain.cause import family
+@family("broken", kind="hang")
+def broken(scene, process):
+    "It fails."
+    return 1 / 0
+"""
+FORMAT = """
+import time
+from watchdog_train.checkpoints.formats import Candidate, Format, Verdict, a_directory
+def find(listing):
+    return a_directory(listing, "odd", {{"a": (1, 1)}}, (900, None))
+def check(candidate, limits):
+    return Verdict(whole=True, why="it looks good")
+{}
+FORMAT = Format(name="odd", resume_hint="", find=find, check=check)
+"""
+LATE = "import time; time.sleep(30)"
+IMPORTS = {
+    "raises": ("raise ValueError('no')", "ValueError: no"),
+    "exits": ("raise SystemExit(3)", "SystemExit: 3"),
+    "is slow": (LATE, "not loaded within 1 s"),
+}
+FAMILIES = {**IMPORTS, "fails later": (FAMILY, "broken: ZeroDivisionError: division by zero")}
+FORMATS = {
+    **IMPORTS,
+    "is none": ("FORMAT = 3", "the entry point names a int, not a Format"),
+    "has a name of ours": (
+        FORMAT.format("def Format(**what): return __import__('watchdog_train.checkpoints.hf')"
+                      ".checkpoints.hf.FORMAT"),
+        "there is a format hf already",
+    ),
+    "cannot find": (FORMAT.format("def find(listing): 1 / 0"),
+                    "odd: ZeroDivisionError: division by zero"),
+    "finds slowly": (FORMAT.format("def find(listing): time.sleep(30)"),
+                     "odd: not done within 1 s"),
+    "finds elsewhere": (
+        FORMAT.format("def find(listing): return (Candidate(path='/etc/passwd', format='odd', "
+                      "step=1, epoch=None, files={}),)"),
+        "odd: ValueError: /etc/passwd is not in",
+    ),
+    "finds nonsense": (FORMAT.format("def find(listing): return a_directory(listing, 'odd', "
+                                     "{'a': (1, 1)}, ('x', None))"),
+                       "odd: ValidationError: Expected `int | null`, got `str` - at `$.step`"),
+    "cannot check": (FORMAT.format("def check(candidate, limits): raise KeyError('a')"),
+                     "odd: KeyError: 'a'"),
+    "checks slowly": (FORMAT.format("def check(candidate, limits): time.sleep(30)"),
+                      "odd: not done within 1 s"),
+    "checks nonsense": (FORMAT.format("def check(candidate, limits): return True"),
+                        "odd: ValidationError: Expected `object`, got `bool`"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def broken(install, tmp_path):
+    """Installs a package with this code."""
+
+    def installed(group: str, how: str, code: str) -> None:
+        # A slow import holds the lock of its module.
+        module = tmp_path / f"other_{group}_{how.replace(' ', '_')}.py"
+        module.write_text(code)
+        value = module.stem + (":FORMAT" if group == "checkpoints" else "")
+        install("other", {group: value}, module)
+
+    return installed
+
+
+@pytest.mark.parametrize("how", FAMILIES)
+def test_a_family_that_fails_is_one_warning(broken, how):
     """The cause is then judged without it, as before."""
-    code, warning = BROKEN[how]
-    module = f"other_{how.replace(' ', '_')}"  # a slow import holds the lock of its module
-    (tmp_path / f"{module}.py").write_text(code)
-    install("other", module, tmp_path)
+    code, warning = FAMILIES[how]
+    broken("families", how, code)
     families, warnings = all_families()
     assert judge(waiting(*LICENCE), families=families).family is None
-    assert warnings == [warning]
+    assert warnings == [f"families of other: {warning}"]
+
+
+@pytest.mark.parametrize("how", FORMATS)
+def test_a_format_that_fails_is_one_warning(broken, tmp_path, how):
+    """The checkpoints of our formats are then found, checked and used without it, as before."""
+    ours = [str(write_hf(tmp_path / "out", step)) for step in (20, 10)]
+    write_files(tmp_path / "out" / "other", {"a": b"a"})
+    code, warning = FORMATS[how]
+    broken("checkpoints", how, code)
+    words, found = told(tmp_path / "out")
+    assert found["newest_whole"] == ours[0]
+    assert [row["path"] for row in found["checkpoints"] if row["whole"]] == ours
+    (line,) = words.stderr.splitlines()
+    assert line.startswith(f"wtrain: checkpoint formats of other: {warning}")
+
+
+def test_frameworks_of_ours_go_before_formats_of_other_packages(broken, tmp_path):
+    """Also for the same path; a scan of noted saves alone loads no package."""
+    broken("checkpoints", "claims everything", FORMAT.format(""))
+    ours = write_hf(tmp_path / "out", 20)
+    write_files(tmp_path / "out", {"last.pt": torch_zip()})
+    write_files(tmp_path / "out" / "other", {"a": b"a"}, at_s=2e6)
+    request = SurveyRequest(directories=(str(tmp_path / "out"),), settle_s=0.0)
+    survey(msgspec.structs.replace(request, level="noted"))
+    assert "other_checkpoints_claims_everything" not in sys.modules
+    found = [(Path(one.path).name, one.format) for one in survey(request).findings]
+    assert found == [(ours.name, "hf"), ("out", "odd"), ("other", "odd"), ("last.pt", "torch")]

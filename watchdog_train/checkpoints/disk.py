@@ -35,7 +35,7 @@ _MOVED_EACH = 2_000
 _MOVED_S = 2.0
 _NAMES_CAP = 100_000
 """Names read of one directory."""
-_DEPTH = 2
+DEPTH = 2
 """Levels of directories below a checkpoint whose files belong to it."""
 
 Sizes = dict[str, tuple[int, int]]
@@ -215,7 +215,7 @@ def sizes_of(path: str) -> Sizes:
             name = f"{prefix}{entry.name}"
             if entry.kind == "file":
                 sizes[name] = (entry.size, entry.mtime_ns)
-            elif entry.kind == "directory" and level < _DEPTH and not entry.link:
+            elif entry.kind == "directory" and level < DEPTH and not entry.link:
                 pending.append((f"{name}/", level + 1))
     return sizes
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
-from watchdog_train.checkpoints import disk, formats, torch_zip
-from watchdog_train.checkpoints.registry import FORMATS
+from watchdog_train.checkpoints import disk, torch_zip
+from watchdog_train.checkpoints.formats import Candidate
+from watchdog_train.checkpoints.registry import BY_NAME, OURS, Formats
 from watchdog_train.core.model import SaveRecord, Value
 
 DEPTH = 3
@@ -31,7 +32,7 @@ _ARGUMENTS = re.compile(
 class Found(Value):
     """The candidates below some directories."""
 
-    candidates: tuple[formats.Candidate, ...]
+    candidates: tuple[Candidate, ...]
     directories: tuple[str, ...]
     """Those that exist and were looked at."""
     problem: str | None
@@ -81,6 +82,7 @@ def find_candidates(
     *,
     most_depth: int = DEPTH,
     noted: Iterable[SaveRecord] = (),
+    formats: Formats = OURS,
 ) -> Found:
     """Walk the directories, level by level, so deep and `limit` entries in all.
 
@@ -91,7 +93,7 @@ def find_candidates(
     """
     looked = tuple(directory for directory in directories if _may_be_directory(directory))
     pending = deque((directory, 0, False) for directory in looked)
-    candidates: dict[str, formats.Candidate] = {}
+    candidates: dict[str, Candidate] = {}
     seen: set[tuple[int, int]] = set()
     left, problem, broken, cut = limit, None, False, False
     while pending:
@@ -106,7 +108,7 @@ def find_candidates(
             problem = problem or f"{directory} cannot be read: {error}"
             broken = broken or _is_trouble(error)
             continue
-        found, owned = _candidates_of(listing, linked)
+        found, owned = _candidates_of(listing, linked, formats)
         for candidate in found:
             candidates.setdefault(candidate.path, candidate)
         left -= len(listing.entries)
@@ -116,14 +118,15 @@ def find_candidates(
             break
         if not owned and not linked and depth < most_depth:
             pending.extend(_below(listing, depth))
-    places, known = _inside(looked), _inside(candidates)
+    places = _inside(looked)
+    known = _inside(path for path, one in candidates.items() if one.format in BY_NAME)
     for save in noted:
         (path,) = _inside((save.path,))
         if path.startswith(known) or not path.startswith(places):
             continue
         with suppress(disk.UnreadableError):
             listing = disk.list_one(save.path)
-            own = _candidates_of(listing, linked=False)[0] if cut else []
+            own = _candidates_of(listing, False, formats)[0] if cut else []
             if not own and torch_zip.may_be_one(save):
                 own = [torch_zip.as_candidate(listing, entry) for entry in listing.entries]
             for candidate in own:
@@ -153,14 +156,16 @@ def _is_trouble(error: Exception) -> bool:
     return isinstance(cause, OSError) and cause.errno not in _ANSWERS
 
 
-def _candidates_of(listing: disk.Listing, linked: bool) -> tuple[list[formats.Candidate], bool]:
-    """The checkpoints of one directory, and whether it is itself one."""
-    found: list[formats.Candidate] = []
-    for item in FORMATS:
+def _candidates_of(
+    listing: disk.Listing, linked: bool, formats: Formats
+) -> tuple[list[Candidate], bool]:
+    """The checkpoints of one directory, and whether it is itself one of ours."""
+    found: list[Candidate] = []
+    for item in formats.by_name.values():
         if linked and not item.owns_directory:
             continue
         own = item.find(listing)
-        if own and item.owns_directory:
+        if own and item.owns_directory and item.name in BY_NAME:
             return list(own), True
         found += own
     return found, False

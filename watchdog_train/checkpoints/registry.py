@@ -1,10 +1,15 @@
-"""The formats that are known, and the order of their checkpoints. Must not open a checkpoint."""
+"""The known checkpoint formats, ours and those of installed packages, and the order of newest."""
 
 from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
 
 from watchdog_train.checkpoints import (
     accelerate,
@@ -17,11 +22,24 @@ from watchdog_train.checkpoints import (
     torch_zip,
     vision,
 )
-from watchdog_train.checkpoints.formats import Candidate, Format
+from watchdog_train.checkpoints.disk import DEPTH, Listing, sizes_of
+from watchdog_train.checkpoints.formats import (
+    Candidate,
+    Format,
+    Limits,
+    Verdict,
+    by_step,
+    judged,
+)
 from watchdog_train.checkpoints.names import numbers_of
 from watchdog_train.checkpoints.pickle_head import step_of
 from watchdog_train.client.layout import EPOCH_NAMES
+from watchdog_train.plugins import CALL_S, PluginError, Plugins, called
 
+GROUP = "watchdog_train.checkpoints"
+"""Entry points of other packages, each of which names one Format."""
+FOREIGN_S = 10.0
+"""For all calls of a format of another package in one scan; whole files take time of their own."""
 FORMATS: tuple[Format, ...] = (
     hf.FORMAT,
     lightning.FORMAT,
@@ -38,37 +56,123 @@ FORMATS: tuple[Format, ...] = (
 BY_NAME = {item.name: item for item in FORMATS}
 
 
+class Formats(NamedTuple):
+    """What a scan looks for."""
+
+    by_name: Mapping[str, Format]
+    """Ours first."""
+    warnings: list[str]
+    """About those of other packages; one that fails during the scan adds its own."""
+
+
+OURS = Formats(BY_NAME, [])
+
+
+def all_formats() -> Formats:
+    """Ours, and those of installed packages. Only the process of a scan loads these."""
+    plugins = Plugins(GROUP, "checkpoint formats")
+    known = dict(BY_NAME)
+    for package, _, item in plugins.load():
+        if not isinstance(item, Format) or not isinstance(item.name, str):
+            plugins.warn(package, f"the entry point names a {type(item).__name__}, not a Format")
+        elif item.name in known:
+            plugins.warn(package, f"there is a format {item.name} already")
+        else:
+            known[item.name] = _guarded(item, partial(plugins.warn, package))
+    return Formats(known, plugins.warnings)
+
+
+def _guarded(item: Format, warn: Callable[[str], None]) -> Format:
+    """A format of another package, with limits. After its first failure it is not called again."""
+    left_s = FOREIGN_S
+
+    def ask(function: Callable[[], Any], more_s: float = 0.0) -> Any:
+        nonlocal left_s
+        if left_s <= 0:
+            return None
+        limit_s = max(min(CALL_S, left_s), more_s)
+        began = time.monotonic()
+        try:
+            return called(function, limit_s, f"not done within {limit_s:.0f} s")
+        except PluginError as error:
+            warn(f"{item.name}: {error}")
+            left_s = 0.0
+            return None
+        finally:
+            left_s -= min(time.monotonic() - began, CALL_S)
+
+    def check(candidate: Candidate, limits: Limits) -> Verdict:
+        def verdict() -> Verdict:
+            found = judged(partial(item.check, candidate, limits))
+            return msgspec.convert(msgspec.to_builtins(found), Verdict)
+
+        more_s = limits.time_left() if limits.level == "full" else 0.0
+        unknown = Verdict(whole=None, why="it cannot be checked: its format has failed")
+        return ask(verdict, more_s) or unknown
+
+    return Format(
+        name=item.name,
+        resume_hint=str(item.resume_hint),
+        owns_directory=True,
+        find=lambda listing: ask(lambda: tuple(_foreign(item, listing))) or (),
+        check=check,
+        key=by_step,
+    )
+
+
+def _foreign(item: Format, listing: Listing) -> Iterator[Candidate]:
+    """What another package has found, as far as it is there."""
+    for one in item.find(listing):
+        if listing.path not in (one.path, os.path.dirname(one.path)):
+            raise ValueError(f"{one.path} is not in {listing.path}")
+        told = {"path": one.path, "format": item.name, "step": one.step, "epoch": one.epoch}
+        files = sizes_of(one.path)
+        if files:
+            yield msgspec.convert({**told, "files": files}, Candidate)
+
+
 _LOOSE = (torch_zip.NAME, safetensors.NAME)
 """Single files of a loop of the user's own."""
 
 
-def newest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+def newest_first(candidates: Iterable[Candidate], formats: Formats = OURS) -> tuple[Candidate, ...]:
     """All candidates, newest first.
 
     A framework orders its own within one directory, and between directories the newest decides.
     """
+    known = list(formats.by_name)
+    candidates = list(candidates)
+    foreign = {one.path for one in candidates if one.format not in BY_NAME}
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for one in candidates:
-        is_loose = one.format in _LOOSE
-        key = ("", "") if is_loose else (one.format, os.path.dirname(one.path))
+        key = (one.format, os.path.dirname(one.path))
+        if one.format in _LOOSE:
+            # A file in a checkpoint of another package is a part of it: better than nothing.
+            key = ("", "" if foreign.isdisjoint(_above(one.path)) else "parts")
         groups.setdefault(key, []).append(one)
-    rank = {item.name: number for number, item in enumerate(FORMATS)}
     ordered = sorted(
-        groups.values(),
-        key=lambda group: (
+        groups.items(),
+        key=lambda item: (
+            item[0] == ("", "parts"),
             # What hooks have seen being saved is this training's; a folder beside it may not be.
-            not any(one.noted for one in group),
-            not any(one.of_running for one in group),
-            min(rank[one.format] for one in group),
-            -max(one.mtime_ns for one in group),
+            not any(one.noted for one in item[1]),
+            not any(one.of_running for one in item[1]),
+            min(known.index(one.format) for one in item[1]),
+            -max(one.mtime_ns for one in item[1]),
         ),
     )
-    return tuple(one for group in ordered for one in _in_order(group))
+    return tuple(one for _, group in ordered for one in _in_order(group, formats))
 
 
-def _in_order(group: list[Candidate]) -> list[Candidate]:
+def _above(path: str) -> Iterator[str]:
+    for _ in range(DEPTH + 1):
+        path = os.path.dirname(path)
+        yield path
+
+
+def _in_order(group: list[Candidate], formats: Formats) -> list[Candidate]:
     """One group, newest first; what other trainings have saved comes last."""
-    framework = BY_NAME[group[0].format].key
+    framework = formats.by_name[group[0].format].key
     rest = [one for one in group if not one.noted]
     if framework is not None:
         strangers = _of_others(group, rest)

@@ -28,7 +28,7 @@ from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
 from watchdog_train.checkpoints.pickle_head import contents, counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running
-from watchdog_train.checkpoints.registry import BY_NAME, newest_first
+from watchdog_train.checkpoints.registry import OURS, Formats, all_formats, newest_first
 from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -95,6 +95,7 @@ def survey(
     request: SurveyRequest,
     *,
     wait: Callable[[float], None] = time.sleep,
+    formats: Formats | None = None,
 ) -> Survey:
     """Find, order and check the checkpoints of a run."""
     saves = tuple(save for save in request.saves if not save.is_part)
@@ -102,15 +103,18 @@ def survey(
     below = named_directories(argv, cwd, request.directories)
     records = Records(request.saves, request.running, below)
     noted_only = request.level == "noted"
+    # Hooks note no format of another package, and one that ends this process must not end the next.
+    formats = formats or (OURS if noted_only else all_formats())
     found = find_candidates(
         _places(request, records),
         most_depth=0 if noted_only else DEPTH,
         noted=records.present[-_CHECKED_CAP:],
+        formats=formats,
     )
     candidates = [
         records.known(item) for item in found.candidates if not noted_only or records.covers(item)
     ]
-    ordered = newest_first(_looked_into(candidates))
+    ordered = newest_first(_looked_into(candidates), formats)
     problem = found.problem
     if noted_only and not ordered:
         problem = problem or "no save that the hooks noted is there unchanged"
@@ -118,7 +122,7 @@ def survey(
         many = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
         problem = problem or many
         ordered = ordered[:_CHECKED_CAP]
-    moving = _still_changing(ordered, request.settle_s, wait)
+    moving = _still_changing(ordered, formats, request.settle_s, wait)
     deadline = time.monotonic() + request.budget_s
     findings: list[CheckpointFinding] = []
     whole_found = False
@@ -138,12 +142,12 @@ def survey(
         )
         copy = copies.get(os.path.realpath(candidate.path))
         if copy is not None and torn is not None:
-            finding = _finding_of_copy(copy, torn, limits)
+            finding = _finding_of_copy(copy, torn, limits, formats)
         else:
             verdict = (
                 Verdict(whole=True, why=NOTED, how_checked="recorded")
                 if noted_only
-                else _judge(candidate, limits, records, moving.get(candidate.path))
+                else _judge(candidate, limits, formats, records, moving.get(candidate.path))
             )
             finding = _finding(candidate, verdict, records.whose(candidate))
             if verdict.how_checked != "recorded" and _is_older(candidate, request, present):
@@ -159,6 +163,7 @@ def survey(
         findings=tuple(findings),
         directories=found.directories,
         problem=problem,
+        warnings=tuple(formats.warnings),
         gone=_gone_words(findings, records),
         cut=found.cut,
         failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
@@ -232,6 +237,7 @@ def _is_older(candidate: Candidate, request: SurveyRequest, present: Present | N
 
 def _still_changing(
     candidates: Sequence[Candidate],
+    formats: Formats,
     settle_s: float,
     wait: Callable[[float], None],
 ) -> dict[str, str]:
@@ -246,14 +252,16 @@ def _still_changing(
     for candidate in recent:
         after = sizes_of(candidate.path)
         changed = [name for name, size in candidate.files.items() if after.get(name) != size]
-        if os.path.isdir(candidate.path) and BY_NAME[candidate.format].owns_directory:
+        if os.path.isdir(candidate.path) and formats.by_name[candidate.format].owns_directory:
             changed += sorted(set(after) - set(candidate.files))
         if changed:
             changing[candidate.path] = f"still being written: {changed[0]} changed while we looked"
     return changing
 
 
-def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str | None) -> Verdict:
+def _judge(
+    candidate: Candidate, limits: Limits, formats: Formats, records: Records, moving: str | None
+) -> Verdict:
     if moving is not None:
         return Verdict(whole=False, why=moving)
     if UNFINISHED.search(os.path.basename(candidate.path)):
@@ -263,7 +271,7 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
         # Whole in itself; whether other files were to come is not known.
         return Verdict(whole=None, why="its folder has the name of a save that has not finished")
     # Also of a recorded one: after a power loss a file of the right size may hold zeros.
-    verdict = _check(candidate, limits)
+    verdict = _check(candidate, limits, formats)
     if recorded and verdict.whole is not False:
         deep = verdict.whole and verdict.how_checked == "full"
         why = f"{NOTED}; {verdict.why}" if deep else NOTED
@@ -276,8 +284,8 @@ def _judge(candidate: Candidate, limits: Limits, records: Records, moving: str |
     return verdict
 
 
-def _check(candidate: Candidate, limits: Limits) -> Verdict:
-    return judged(partial(BY_NAME[candidate.format].check, candidate, limits))
+def _check(candidate: Candidate, limits: Limits, formats: Formats) -> Verdict:
+    return judged(partial(formats.by_name[candidate.format].check, candidate, limits))
 
 
 def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> CheckpointFinding:
@@ -319,7 +327,9 @@ def _newer_than(copy: KeptCopy, others: Sequence[tuple[Candidate, object]]) -> i
     return next(newer, 0)
 
 
-def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) -> CheckpointFinding:
+def _finding_of_copy(
+    copy: KeptCopy, torn: CheckpointFinding, limits: Limits, formats: Formats
+) -> CheckpointFinding:
     """The copy of the last valid version of a file that has been torn since."""
     sizes = sizes_of(copy.copy)
     candidate = Candidate(
@@ -327,7 +337,7 @@ def _finding_of_copy(copy: KeptCopy, torn: CheckpointFinding, limits: Limits) ->
     )
     verdict = Verdict(whole=False, why="the kept copy is gone")
     if sizes:
-        verdict = _check(candidate, limits)
+        verdict = _check(candidate, limits, formats)
     return msgspec.structs.replace(
         torn,
         path=copy.copy,

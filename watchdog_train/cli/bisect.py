@@ -178,10 +178,11 @@ def _state(run: RunDirectory | None) -> State:
 def _new_places(command: tuple[str, ...], checkpoints: tuple[str, ...]) -> tuple[str, ...]:
     """Empty or missing output folders that the command names: each trial gets its own."""
     from watchdog_train.checkpoints.find import directories_in_arguments, find_candidates
+    from watchdog_train.checkpoints.registry import all_formats
 
     told = directories_in_arguments(command, os.getcwd())
     known = [os.path.abspath(os.path.expanduser(path)) for path in checkpoints]
-    found = find_candidates((*known, *told) or (os.getcwd(),)).candidates
+    found = find_candidates((*known, *told) or (os.getcwd(),), formats=all_formats()).candidates
     if found:
         raise WtrainError(
             "trials could write over checkpoints here, delete them or resume from them",

@@ -7,7 +7,7 @@ import os
 import click
 
 from watchdog_train.checkpoints.formats import Level
-from watchdog_train.checkpoints.registry import BY_NAME
+from watchdog_train.checkpoints.registry import Formats, all_formats
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.screen import echo, print_json
@@ -40,14 +40,18 @@ def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
             hint="name the directory that holds the checkpoints, or one checkpoint",
             reference="checkpoints-no-directory",
         )
+    formats = all_formats()
     found = survey(
         SurveyRequest(
             directories=(os.path.abspath(directory),),
             only_directories=True,
             level=level,
             check="all",
-        )
+        ),
+        formats=formats,
     )
+    for warning in found.warnings:
+        echo(f"wtrain: {clean(warning)}", err=True)
     if found.problem:
         echo(f"wtrain: incomplete: {found.problem}", err=True)
     best = found.newest_whole
@@ -66,10 +70,10 @@ def checkpoints(*, directory: str, level: Level, as_json: bool) -> None:
     elif not found.findings:
         echo(f"no checkpoints below {directory}")
     else:
-        echo("\n".join(_table(found)))
+        echo("\n".join(_table(found, formats)))
 
 
-def _table(found: Survey) -> list[str]:
+def _table(found: Survey, formats: Formats) -> list[str]:
     rows = [("path", "format", "step", "state", "why")]
     for one in found.findings:
         step = "-" if one.step is None else str(one.step)
@@ -79,6 +83,6 @@ def _table(found: Survey) -> list[str]:
     best = found.newest_whole
     if best is None:
         return [*lines, "none of them is known to be valid"]
-    known = BY_NAME.get(best.format)
+    known = formats.by_name.get(best.format)
     hint = known.resume_hint if known is not None else "by the script's own way"
     return [*lines, f"newest valid: {best.path}", f"to resume: {hint}"]

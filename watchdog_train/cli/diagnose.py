@@ -8,7 +8,7 @@ import msgspec
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.evidence.inputs import read_inputs
-from watchdog_train.evidence.plugins import all_families
+from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.explain.judge import judge
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.diagnosis_text import diagnosis_text

@@ -38,7 +38,7 @@ from watchdog_train.evidence.attaching import Attaching
 from watchdog_train.evidence.busy_wait import asks_at
 from watchdog_train.evidence.draft import CUT_SHORT, Draft
 from watchdog_train.evidence.full_disk import full_disk
-from watchdog_train.evidence.plugins import all_families
+from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
 from watchdog_train.evidence.request import (

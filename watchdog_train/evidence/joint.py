@@ -14,8 +14,8 @@ import msgspec
 from watchdog_train.core.diagnosis.places import root_process
 from watchdog_train.core.model import JointAnswer
 from watchdog_train.evidence.bundle import read_bundle, read_logs
+from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.evidence.machines import JOINT_FILE, together
-from watchdog_train.evidence.plugins import all_families
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.explain.judge import judge

@@ -191,6 +191,8 @@ class Survey(Value):
     """Where was looked."""
     problem: str | None = None
     """Why the survey is incomplete, None when it is not."""
+    warnings: tuple[str, ...] = ()
+    """About packages that add formats, where one has failed."""
     gone: str | None = None
     """Which noted saves are nowhere, in words, if they are newer than all that can be used."""
     cut: bool = False

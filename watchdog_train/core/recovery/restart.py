@@ -143,8 +143,11 @@ def _plan_again(
     if restoring is not None:
         return restoring
     events: list[e.AnyEvent] = [*step.rejected]
+    problems = list(observation.survey.warnings)
     if observation.survey.cut:
-        why = Why("scan-cut", problem=observation.survey.problem or "")
+        problems.insert(0, observation.survey.problem or "")
+    if problems:
+        why = Why("scan-cut", problem="; ".join(problems))
         events.append(e.Noticed(kind="scan", pids=(), why=why))
     if (chosen := step.chosen) is not None:
         events.append(

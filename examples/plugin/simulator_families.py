@@ -1,4 +1,4 @@
-"""Causes of hangs that only this team knows, for wtrain. See docs/writing-families.md."""
+"""Causes of hangs that only this team knows, for wtrain. See docs/plugins.md."""
 
 from __future__ import annotations
 

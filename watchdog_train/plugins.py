@@ -1,0 +1,65 @@
+"""What other installed packages add through an entry point. Code of theirs never fails ours.
+
+An import or a call that raises, or takes too long, costs one warning with the package's name.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+CALL_S = 1.0
+"""Most seconds for importing what a package adds, and for one call of it."""
+
+
+class PluginError(Exception):
+    """Code of another package raised, or did not return in time; the text says which."""
+
+
+class Plugins:
+    """What the installed packages add to one entry point group, and what failed in it."""
+
+    def __init__(self, group: str, kind: str) -> None:
+        self._group, self._kind = group, kind
+        self.warnings: list[str] = []
+
+    def load(self) -> Iterator[tuple[str, str, Any]]:
+        """Package, module and object of each entry point that can be loaded."""
+        from importlib import metadata  # milliseconds that only those who load need
+
+        for entry in metadata.entry_points(group=self._group):
+            package = entry.dist.name if entry.dist is not None else entry.name
+            try:
+                yield package, entry.module, called(entry.load, CALL_S, "not loaded within 1 s")
+            except PluginError as error:
+                self.warn(package, error)
+
+    def warn(self, package: str, problem: object) -> None:
+        """Note what is wrong with a package, once."""
+        warning = f"{self._kind} of {package}: {problem}"
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+
+def called(function: Callable[[], Any], limit_s: float, late: str) -> Any:
+    """The result of a function of another package. One that is late keeps its thread.
+
+    Raises:
+        PluginError: it raised, or was not done in time: then with the text `late`.
+    """
+    done: list[Any] = []
+    problem = [late]
+
+    def call() -> None:
+        try:
+            done.append(function())
+        except BaseException as error:  # noqa: BLE001 - another package's code
+            problem[0] = f"{type(error).__name__}: {error}"
+
+    thread = threading.Thread(target=call, daemon=True, name="plugin")
+    thread.start()
+    thread.join(limit_s)
+    if not done:
+        raise PluginError(problem[0])
+    return done[0]
