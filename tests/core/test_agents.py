@@ -50,7 +50,7 @@ from watchdog_train.store.log_reading import last_word
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.agent import Sought
 from watchdog_train.supervisor.hands import agent_messages as messages
-from watchdog_train.supervisor.hands.agent_messages import Inbox, Outbox
+from watchdog_train.supervisor.hands.agent_messages import Inbox, Parcels
 from watchdog_train.supervisor.hands.remote import Machines
 
 TASK = JobTask(job="j", source="wtrain", task=0, tasks=2, here=2)
@@ -432,7 +432,7 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     bundle.mkdir(parents=True)
     (bundle / "1.txt").write_bytes(b"a" * (3 * messages.PARCEL_BYTES + 5))
     (source / "stalls" / "0001" / "verdict.json").write_text("{}")
-    outbox, chance, now = Outbox(source), random.Random(1), 0.0
+    outbox, chance, now = Parcels(source), random.Random(1), 0.0
     outbox.send_folder(source / "stalls" / "0001")
     outbox.ask(Request(kind="stop", by="SIGTERM"))
     (hands,) = leader.hands

@@ -20,7 +20,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import said
 from watchdog_train.core.notices.vitals import BLIND_S
-from watchdog_train.core.policy import Job, Stopping
+from watchdog_train.core.policy import Job, Output, Policy, Stopping
 from watchdog_train.core.recovery.kill import KILL_S
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.launchers import describe
@@ -30,9 +30,12 @@ from watchdog_train.report.summary import CAP_BYTES, verdict_text
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import cut_bytes
 from watchdog_train.store.log_reading import read_events
+from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.hands.link.peers import VARIABLE
 from watchdog_train.supervisor.job_task import is_led
-from watchdog_train.supervisor.status_files import IN_KUBERNETES, KUBELETS, TerminationLog
+from watchdog_train.supervisor.outbox import Outbox
+from watchdog_train.supervisor.status_files import IN_KUBERNETES, KUBELETS, TextFile, files_wanted
+from watchdog_train.system import current
 
 FOLDER = REPOSITORY / "examples" / "kubernetes"
 # For what the scripts call: it says what it was called with.
@@ -147,6 +150,15 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 POD = {IN_KUBERNETES: "10.0.0.1"}
 
 
+def asking(log: str | None) -> Policy:
+    return Policy(output=Output(termination_log=log))
+
+
+def noticed(log: TextFile, state: State) -> list[e.Noticed]:
+    """What the end of a run says about its file."""
+    return list(Outbox([log], ChildTable(current())).finish(lambda: state))
+
+
 def recorded(name: str) -> State:
     return replay(read_events(GOLDEN / f"{name}.events.jsonl").events)
 
@@ -196,10 +208,10 @@ def test_it_is_written_in_place(tmp_path: Path) -> None:
     kubelets = tmp_path / "termination-log"
     kubelets.write_text("x" * 9000)
     before = kubelets.stat().st_ino
-    log = TerminationLog("auto", environ=POD, cwd=str(tmp_path), auto=kubelets)
+    (log,) = files_wanted(asking("auto"), POD, cwd=str(tmp_path), auto=kubelets)
     state = recorded("gave_up")
     log.follow(e.SupervisorLeft(why=said("a bug")), State())
-    assert list(log.finish(state)) == []
+    assert noticed(log, state) == []
     assert kubelets.read_text() == verdict_text(state)
     assert kubelets.stat().st_ino == before
 
@@ -207,14 +219,10 @@ def test_it_is_written_in_place(tmp_path: Path) -> None:
 def test_nobody_asks_for_it(tmp_path: Path) -> None:
     """Outside of Kubernetes, where it has no such file, and where the setting is null."""
     file = tmp_path / "termination-log"
-    absent = TerminationLog("auto", environ=POD, cwd=str(tmp_path), auto=file)
-    assert list(absent.finish(recorded("healthy"))) == []
-    assert not file.exists()
+    assert not [*files_wanted(asking("auto"), POD, cwd=str(tmp_path), auto=file)]
     file.write_text("")
     for wanted, environ in (("auto", {}), (None, POD)):
-        log = TerminationLog(wanted, environ=environ, cwd=str(tmp_path), auto=file)
-        assert list(log.finish(recorded("healthy"))) == []
-    assert file.read_text() == ""
+        assert not [*files_wanted(asking(wanted), environ, cwd=str(tmp_path), auto=file)]
 
 
 @pytest.mark.parametrize("what", ["no folder", "a folder", "a pipe"])
@@ -227,9 +235,7 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, what: str) -> None:
         path.mkdir()
     if what == "a pipe":
         os.mkfifo(path)
-    log = TerminationLog("there/log", environ={}, cwd=str(tmp_path))
-    (noticed,) = log.finish(recorded("gave_up"))
-    assert noticed.kind == "termination"
-    assert why_text(noticed.why).startswith(
-        f"the termination message cannot be written to {path}: "
-    )
+    (log,) = files_wanted(asking("there/log"), {}, cwd=str(tmp_path))
+    (found,) = noticed(log, recorded("gave_up"))
+    assert found.kind == "termination"
+    assert why_text(found.why).startswith(f"the termination message cannot be written to {path}: ")

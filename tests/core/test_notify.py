@@ -16,7 +16,13 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.notify import names, refuse_unusable, scheme_of
 from watchdog_train.report.messages import LINE_CAP, News, news, title
-from watchdog_train.supervisor.notifier import MOST_LINES, RETRY_FIRST_S, RETRY_MOST_S, Undelivered
+from watchdog_train.supervisor.outbox import (
+    MOST_WAITING,
+    RETRY_FIRST_S,
+    RETRY_MOST_S,
+    Queue,
+    text_of,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -95,13 +101,13 @@ def test_what_is_no_url_is_refused_without_showing_it(url: str) -> None:
     assert "number 2" in refused.value.message
 
 
-def line(number: int, *, last: bool = False) -> News:
-    return News(topic="stalled", line=str(number), last=last)
+def line(number: int) -> News:
+    return News(topic="stalled", line=str(number))
 
 
 def test_a_message_that_failed_comes_again_with_what_came_meanwhile() -> None:
     """In the order in which things happened, and not before its time."""
-    channel = Undelivered(every_s=10.0)
+    channel = Queue[News](every_s=10.0)
     channel.keep(line(1))
     assert channel.is_due(0.0)
     channel.take(0.0)
@@ -111,14 +117,14 @@ def test_a_message_that_failed_comes_again_with_what_came_meanwhile() -> None:
     assert not channel.is_due(5.0 + RETRY_FIRST_S - 1)
     assert channel.is_due(5.0 + RETRY_FIRST_S)
     channel.take(65.0)
-    assert channel.text() == "1\n2"
+    assert text_of(channel) == "1\n2"
     channel.arrived()
     assert not channel.is_due(1e9)
 
 
 def test_a_service_that_is_away_is_asked_more_and_more_rarely() -> None:
     """A night of 8 hours without a network is at most some forty tries."""
-    channel, now, tries = Undelivered(every_s=10.0), 0.0, 0
+    channel, now, tries = Queue[News](every_s=10.0), 0.0, 0
     channel.keep(line(1))
     while now < 8 * 3600:
         if channel.is_due(now):
@@ -131,16 +137,16 @@ def test_a_service_that_is_away_is_asked_more_and_more_rarely() -> None:
 
 def test_the_last_line_does_not_wait_for_a_retry() -> None:
     """Nor does it when it came while a message was on its way that then failed."""
-    waiting = Undelivered(every_s=10.0)
+    waiting = Queue[News](every_s=10.0)
     waiting.keep(line(1))
     waiting.take(0.0)
     waiting.failed(0.0)
-    waiting.keep(line(2, last=True))
+    waiting.keep(line(2), hurries=True)
     assert waiting.is_due(0.0)
-    meanwhile = Undelivered(every_s=10.0)
+    meanwhile = Queue[News](every_s=10.0)
     meanwhile.keep(line(1))
     meanwhile.take(0.0)
-    meanwhile.keep(line(2, last=True))
+    meanwhile.keep(line(2), hurries=True)
     meanwhile.failed(0.0)
     assert meanwhile.is_due(0.0)
     meanwhile.take(0.0)
@@ -151,7 +157,7 @@ def test_the_last_line_does_not_wait_for_a_retry() -> None:
 @given(st.lists(st.sampled_from(["keep", "take", "failed", "arrived"]), max_size=120))
 def test_every_line_is_told_or_counted(happenings: list[str]) -> None:
     """Whatever fails: each line arrives, waits, or is counted among those left out."""
-    channel, kept, arrived, lost, now = Undelivered(every_s=1.0), 0, 0, 0, 0.0
+    channel, kept, arrived, lost, now = Queue[News](every_s=1.0), 0, 0, 0, 0.0
     for happening in happenings:
         now += 1000.0
         if happening == "keep":
@@ -164,9 +170,9 @@ def test_every_line_is_told_or_counted(happenings: list[str]) -> None:
         elif happening == "arrived" and channel.on_the_way:
             arrived += len(channel.on_the_way)
             lost += channel.left_out_told
-            assert channel.text().startswith("(") == (channel.left_out_told > 0)
+            assert text_of(channel).startswith("(") == (channel.left_out_told > 0)
             channel.arrived()
-        assert len(channel.lines) <= MOST_LINES
-        told = [int(one.line) for one in (*channel.on_the_way, *channel.lines)]
+        assert len(channel.waiting) <= MOST_WAITING
+        told = [int(one.line) for one in (*channel.on_the_way, *channel.waiting)]
         assert told == sorted(told)
         assert arrived + lost + channel.left_out + len(told) == kept

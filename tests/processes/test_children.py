@@ -15,7 +15,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Patience, Why
 from watchdog_train.supervisor.children import Child, ChildTable
-from watchdog_train.supervisor.report_page import ReportPage
+from watchdog_train.supervisor.status_files import ReportPage
 from watchdog_train.system import current
 
 
@@ -210,7 +210,7 @@ def test_a_long_wait_is_written_into_the_page_and_so_is_its_end(
     def is_written(event: e.AnyEvent, at: float, since: float = 0.0) -> bool:
         state = State(silent_since=since)
         page.follow(msgspec.structs.replace(event, mono=at), state)
-        page.write()
+        page.poll(state)
         running = len(table.running())
         table.end_all()
         return bool(running)

@@ -35,13 +35,13 @@ from watchdog_train.evidence.redact import redact_text
 from watchdog_train.store.run_directory import create
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.environment import keep_environment
-from watchdog_train.supervisor.event_commands import environment_for
 from watchdog_train.supervisor.hands.link import peers
 from watchdog_train.supervisor.hands.link import start as link_start
 from watchdog_train.supervisor.hands.link.channel import MESSAGE_CAP_BYTES, Channel, Dialler
 from watchdog_train.supervisor.hands.link.peers import LEADER, LOST_S, VARIABLE, Agent, Link
 from watchdog_train.supervisor.hands.link.start import dial, meet
 from watchdog_train.supervisor.job_task import own_task
+from watchdog_train.supervisor.outbox import environment_for
 from watchdog_train.system import current
 
 if sys.platform == "win32":

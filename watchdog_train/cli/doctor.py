@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -29,8 +30,8 @@ from watchdog_train.core.model.gpu import GpuProcess, GpuReading
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE, WtrainError
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.jobs import Finished, Job, run_all
-from watchdog_train.notify import Message, Order, Parcel, names, refuse_unusable
-from watchdog_train.notify.send import send_all
+from watchdog_train.notify import Message, names, refuse_unusable
+from watchdog_train.notify.send import deliver
 from watchdog_train.report.words import clean, size_text
 from watchdog_train.system import current
 from watchdog_train.system.file_systems import ROOM_BYTES
@@ -341,10 +342,8 @@ def notify_test(urls: tuple[str, ...], config_file: Path | None) -> None:
         topics=("test",),
         run_id="",
     )
-    told = zip(names(chosen), chosen, strict=True)
-    parcels = tuple(Parcel(channel=name, url=url, message=message) for name, url in told)
-    answers = send_all(Order(parcels=parcels))
-    for answer in answers:
-        word = "sent" if answer.sent else f"NOT sent: {answer.why}"
-        echo(f"{answer.channel}: {word}")
-    sys.exit(0 if all(answer.sent for answer in answers) else EXIT_RETRY_ELSEWHERE)
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        failures = list(pool.map(lambda url: deliver(url, message), chosen))
+    for name, why in zip(names(chosen), failures, strict=True):
+        echo(f"{name}: sent" if why is None else f"{name}: NOT sent: {why}")
+    sys.exit(0 if not any(failures) else EXIT_RETRY_ELSEWHERE)

@@ -28,28 +28,18 @@ class Message(Value):
     step: int | None = None
 
 
-class Parcel(Value):
-    """One message to one channel."""
+class Order(Value):
+    """One message to one URL; the file that holds it is deleted by who reads it."""
 
-    channel: str
-    """Its name, see names()."""
     url: str
     message: Message
-
-
-class Order(Value):
-    """What is to be sent now; the file that holds it is deleted by who reads it."""
-
-    parcels: tuple[Parcel, ...]
     out: str = ""
-    """File for the answers."""
+    """File for the answer."""
 
 
 class Answer(Value):
-    """What became of one message on one channel."""
+    """What became of it."""
 
-    channel: str
-    sent: bool
     why: str | None = None
     """None when it was sent."""
 

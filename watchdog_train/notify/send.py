@@ -1,7 +1,7 @@
 """The process that sends: `python -m watchdog_train.notify.send ORDER-FILE`.
 
-It reads the order, deletes its file, tries every channel at the same time and writes the answers.
-Whoever started it ends it at a deadline, so it may wait for a service that never answers.
+It reads the order, deletes its file, sends the message and writes the answer. Whoever started it
+kills it at a deadline, so it may wait for a service that never answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from watchdog_train.notify import PLAIN, Answer, Message, Order, scheme_of
 from watchdog_train.whole_files import replace_json, take_json
 
 CHANNEL_S = 10.0
-"""For one channel; also the time after which those that still wait are given up."""
+"""For each answer of the network, and for all of them together."""
 ORDER_CAP_BYTES = 1 << 20
 
 
@@ -89,34 +89,20 @@ def _with_apprise(url: str, message: Message) -> str | None:
         return type(error).__name__
 
 
-def send_all(order: Order) -> tuple[Answer, ...]:
-    """Every channel at the same time, within CHANNEL_S and a little."""
-    failed: dict[int, str | None] = {}
-
-    def one(i: int) -> None:
-        parcel = order.parcels[i]
-        told = msgspec.convert(redact_data(parcel.message), Message)
-        failed[i] = send(parcel.url, told)
-
-    count = len(order.parcels)
-    threads = [threading.Thread(target=one, args=(i,), daemon=True) for i in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(CHANNEL_S)
-    late = f"no answer within {CHANNEL_S:.0f} s"
-    found = dict(failed)
-    return tuple(
-        Answer(channel=parcel.channel, sent=i in found and found[i] is None, why=found.get(i, late))
-        for i, parcel in enumerate(order.parcels)
-    )
+def deliver(url: str, message: Message) -> str | None:
+    """Send without secrets, within CHANNEL_S; why it failed, or None."""
+    clean = msgspec.convert(redact_data(message), Message)
+    found: list[str | None] = []
+    thread = threading.Thread(target=lambda: found.append(send(url, clean)), daemon=True)
+    thread.start()
+    thread.join(CHANNEL_S)
+    return found[0] if found else f"no answer within {CHANNEL_S:.0f} s"
 
 
 def main(argv: list[str]) -> int:
     """Carry out the order in a file."""
     order = take_json(Path(argv[0]), Order, cap_bytes=ORDER_CAP_BYTES)
-    answers = send_all(order)
-    replace_json(Path(order.out), answers)
+    replace_json(Path(order.out), Answer(why=deliver(order.url, order.message)))
     sys.stdout.flush()
     os._exit(0)  # a thread that still waits for its service must not hold us
 

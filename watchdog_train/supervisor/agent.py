@@ -29,7 +29,7 @@ from watchdog_train.report.why_text import why_text
 from watchdog_train.store.log_reading import last_word
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.hands import agent_messages as messages
-from watchdog_train.supervisor.hands.agent_messages import Inbox, Outbox
+from watchdog_train.supervisor.hands.agent_messages import Inbox, Parcels
 from watchdog_train.supervisor.hands.link.peers import LEADER, Link
 from watchdog_train.supervisor.hands.remote import machine_of, this_machine
 from watchdog_train.supervisor.loop import Supervisor
@@ -52,7 +52,7 @@ class Agent(Supervisor):
     def __init__(self, context: Context, state: State, link: Link) -> None:
         super().__init__(context, state)
         self._line = link
-        self._outbox = Outbox(context.directory.path)
+        self._parcels = Parcels(context.directory.path)
         self._inbox = Inbox()
         self._place = machine_of(context.system)
         self._leader: Machine | None = None
@@ -117,7 +117,7 @@ class Agent(Supervisor):
             return None
         linked = self._leader is not None and observation.now - self._heard_at < a.UNHEARD_S
         if linked or request.kind in ("save", "dump"):
-            self._outbox.ask(request)
+            self._parcels.ask(request)
             return a.Record(events=())
         return super()._decide(observation)
 
@@ -138,7 +138,7 @@ class Agent(Supervisor):
         if attempt is not None and not attempt.settled:
             return give_up(over.why, over.exit_code, over.outcome)
         self._copy()
-        if not self._outbox.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
+        if not self._parcels.is_empty and observation.now - self._heard_at < a.UNHEARD_S:
             return None
         return a.Record(events=(over,))
 
@@ -187,7 +187,7 @@ class Agent(Supervisor):
 
     def _rest(self, observation: a.Observation) -> a.Action:
         self._report(observation)
-        hurried = self._inbox or not self._outbox.is_empty or is_hurried(self.state)
+        hurried = self._inbox or not self._parcels.is_empty or is_hurried(self.state)
         return a.Wait(until=observation.now + (HURRIED_S if hurried else TURN_S))
 
     def _listen(self, now: float) -> None:
@@ -198,10 +198,10 @@ class Agent(Supervisor):
             self._heard_at = now
             if self.state.crew is not None and self._inbox.take(message, self.state.crew):
                 self._leader, self._over = message.leader, message.over
-                self._outbox.taken(message.taken)
+                self._parcels.taken(message.taken)
                 if message.checkpoint != self._sought.path:
                     self._sought = Sought(message.checkpoint)
-        parcel = self._outbox.due(now)
+        parcel = self._parcels.due(now)
         if parcel is not None:
             self._line.send(LEADER, messages.encode(parcel))
 
@@ -248,8 +248,8 @@ class Agent(Supervisor):
             self._bundles.add(bundle)
             folder = Path(result.dir)
             if folder.is_relative_to(self._context.directory.path):
-                self._outbox.send_folder(folder)
-        if self._outbox.is_empty:
+                self._parcels.send_folder(folder)
+        if self._parcels.is_empty:
             return sight
         running = sight.running | {"evidence"}
         return msgspec.structs.replace(sight, evidence=None, running=running)
@@ -261,7 +261,7 @@ class Agent(Supervisor):
             folder = context.directory.attempt(attempt.attempt)
             output = (folder / name for name in ("output.log", "stdout.log", "stderr.log"))
             for path in (*sorted(folder.glob("saves.*.jsonl")), *output):
-                self._outbox.send_file(path, context.policy.output.log_cap_bytes)
+                self._parcels.send_file(path, context.policy.output.log_cap_bytes)
 
 
 class Sought:

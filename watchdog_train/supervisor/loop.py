@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal as signals
 import time
 from collections.abc import Callable
@@ -14,20 +13,19 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import world_elsewhere
+from watchdog_train.core.notices.vitals import Vitals
 from watchdog_train.keeper.messages import ready
 from watchdog_train.report.narrative import narrate
+from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.summary import opening_lines
 from watchdog_train.store import requests
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.event_commands import Commands
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.hands.local import LocalHands
-from watchdog_train.supervisor.notifier import Notifier, known_urls
 from watchdog_train.supervisor.observe import Observer
+from watchdog_train.supervisor.outbox import Outbox, effects_wanted
 from watchdog_train.supervisor.perform import Performer
-from watchdog_train.supervisor.report_page import ReportPage
 from watchdog_train.supervisor.saved_checkpoints import remove_copies
-from watchdog_train.supervisor.status_files import Metrics, TerminationLog, VitalSigns
 from watchdog_train.supervisor.status_line import ProgressLine
 from watchdog_train.supervisor.terminal import terminal_now
 
@@ -49,6 +47,7 @@ HEAR_EVERY_S = 0.02
 MOST_HEAR_S = 2.0
 """While a socket is full: who decides by what was said ten seconds ago takes all for silent."""
 DRAIN_S = 2.0
+VITALS_EVERY_S = 1.0
 
 
 class Supervisor:
@@ -64,28 +63,9 @@ class Supervisor:
         self._observer = Observer(context, hands)
         self._performer = Performer(context, self._observer, hands)
         self._progress_line = ProgressLine(context.policy.output, context.display)
-        self._page = ReportPage(context.children, context.directory.path)
-        urls = known_urls(context.policy.notify.urls, context.environment, cwd=context.cwd)
-        if context.policy.notify.urls and not urls:
-            hint = "WTRAIN_NOTIFY names them again"
-            context.display.say(f"wtrain: no notifications: a run does not keep their URLs; {hint}")
-        self._notifier = Notifier(
-            urls,
-            every_s=context.policy.notify.every_s,
-            children=context.children,
-            staging_dir=context.staging_dir,
-        )
-        self._commands = Commands(
-            context.policy,
-            children=context.children,
-            staging_dir=context.staging_dir,
-            environment=context.environment,
-        )
-        self._metrics = Metrics(context.policy, cwd=context.cwd)
-        self._vitals = VitalSigns(context)
-        self._verdict = TerminationLog(
-            context.policy.output.termination_log, environ=os.environ, cwd=context.cwd
-        )
+        self._outbox = Outbox(effects_wanted(context), context.children)
+        self._vitals: tuple[float, object] = (float("-inf"), None)
+        """When the control page was written last, and the stage that was written."""
         self._requests_at = self._turn_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -107,10 +87,7 @@ class Supervisor:
             number = event.plan.attempt
         stamped = context.log.append(event, number)
         self.state = evolve(self.state, stamped)
-        self._page.follow(stamped, self.state)
-        self._verdict.follow(event, self.state)
-        self._notifier.follow(stamped, self.state)
-        self._commands.follow(stamped, self.state)
+        self._outbox.follow(stamped, self.state)
         if isinstance(event, (e.SaveProven, e.RequestRefused)) and context.machines is not None:
             for each in context.machines.hands:
                 each.know(event)
@@ -149,14 +126,14 @@ class Supervisor:
             self._take_signals()
             self._take_requests()
             observation = self._observer.observe(self.state)
-            self._vitals.tell(self.state, observation)
+            self._tell_vitals(observation)
             action = self._decide(observation)
             if isinstance(action, Wait):
                 if action.decides:
                     self._observer.sample_by(action.until)
                 self._progress_line.tell(self.state, observation)
-                self._page.write()
-                self._notify(observation)
+                for event in self._outbox.poll(self.state, observation):
+                    self.record(event)
                 self._pause(action.until, self._observer.rests_until if action.idle else 0.0)
                 continue
             self._context.display.pump()  # what was written before an event is shown before it
@@ -167,19 +144,14 @@ class Supervisor:
                     for shared in self._performer.claim_directories(self.state):
                         self.record(shared)
             self._say_when_behind()
-        self._vitals.tell(self.state)
-        for noticed in self._verdict.finish(self.state):
-            self.record(noticed)
+        self._tell_vitals()
         last = self.state.attempt
         sure = last is None or last.plan.checkpoint is None or last.resume == "verified"
         if self.state.outcome == "succeeded" and sure:
             remove_copies(self._context.directory)
         self._context.display.drain(time.monotonic() + DRAIN_S)
-        for told in (*self._commands.poll(), *self._notifier.finish(self.state)):
-            self.record(told)
-        for ran in self._commands.finish():
-            self.record(ran)
-        self._metrics.finish(self.state)
+        for event in self._outbox.finish(lambda: self.state):
+            self.record(event)
 
     def _decide(self, observation: Observation) -> Action:
         task = self._context.unled
@@ -188,13 +160,38 @@ class Supervisor:
             told = world_elsewhere(task, observation, self.state)
         return told or decide(observation, self.state, self._context.policy, self._context.remedies)
 
-    def _notify(self, observation: Observation) -> None:
-        for event in self._notifier.poll(self.state):
-            self.record(event)
-        for ran in self._commands.poll():
-            self.record(ran)
-        for noticed in self._metrics.follow(self.state, observation):
-            self.record(noticed)
+    def _tell_vitals(self, observation: Observation | None = None) -> None:
+        """Say on the control page, if there is one, that the loop turns, and where the run is.
+
+        Once a second, and at once when the run is in another state. Must not open or make a file:
+        full memory or a disk that hangs would look like our end.
+        """
+        context, state, me = self._context, self.state, self.state.supervisor
+        attempt = state.attempt
+        now, number = context.system.monotonic(), attempt.attempt if attempt is not None else 0
+        told_at, told = self._vitals
+        stage = (state.state, number)
+        if context.control is None or me is None:
+            return
+        if stage == told and now - told_at < VITALS_EVERY_S:
+            return
+        self._vitals = (now, stage)
+        signs = observation.signs if observation is not None else None
+        age_s = signs.age_s if signs is not None else None
+        stepped = attempt is not None and attempt.first_step_s is not None
+        context.control.tell(
+            Vitals(
+                pid=me.pid,
+                start=me.start,
+                turned_s=now,
+                state=state.state,
+                attempt=number,
+                step=signs.step if signs is not None else state.progress.step,
+                progressed_s=now - age_s if age_s is not None else None,
+                trains=state.state == "running" and stepped and state.suspicion is None,
+                waits=waiting(state, now) or "",
+            )
+        )
 
     def ask(self, request: Request) -> None:
         """Queue a request of the person who started this supervisor."""

@@ -22,9 +22,9 @@ from watchdog_train.core.recovery.kill import nobody_left
 from watchdog_train.evidence.request import JointRequest
 from watchdog_train.store.slots import read_note, read_saves
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.event_commands import run_before_restart
 from watchdog_train.supervisor.hands import Hands
 from watchdog_train.supervisor.observe import SAVES_CAP, Observer
+from watchdog_train.supervisor.outbox import run_before_restart
 from watchdog_train.supervisor.saved_checkpoints import (
     OutputDirectories,
     note_present,

@@ -41,9 +41,9 @@ from watchdog_train.supervisor.duplicates import training_key
 from watchdog_train.supervisor.hands.launch import KEEPER_CHILD
 from watchdog_train.supervisor.hands.link.peers import Link
 from watchdog_train.supervisor.loop import Supervisor
-from watchdog_train.supervisor.report_page import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.resources import NEEDED_TASKS, WATCHING_TASKS, refuse_little_room
 from watchdog_train.supervisor.signals import SignalQueue
+from watchdog_train.supervisor.status_files import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current

@@ -1,29 +1,30 @@
-"""What other programs read of a run: metrics for Prometheus, a container's termination message, and
-the control page for `wtrain probe`.
+"""Files about a run for other programs and people: metrics, termination message, report page.
 
-Must not wait for a disk: a thread writes the files.
+Must not wait for a disk: a thread writes the small files, and a process with a deadline the page.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import RunProgress, Why
+from watchdog_train.core.model import Why
 from watchdog_train.core.notices.poll_events import run_progress
-from watchdog_train.core.notices.vitals import Vitals
 from watchdog_train.core.policy import Policy
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.report.metrics_text import metrics_text
-from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.summary import verdict_text
-from watchdog_train.supervisor.context import Context
+from watchdog_train.reporting import WITHIN_S
+from watchdog_train.supervisor.children import ChildTable, Helper, module
 from watchdog_train.supervisor.resources import start_thread
 from watchdog_train.trusted_files import (
     ForeignError,
@@ -34,87 +35,114 @@ from watchdog_train.trusted_files import (
 from watchdog_train.whole_files import replace_whole
 
 
-class NewestText:
-    """One file at a time; of several texts only the newest waits for its turn."""
+class Effect:
+    """One side effect of a run, see Outbox; every method returns at once."""
 
-    def __init__(self, write: Callable[[Path, bytes], None]) -> None:
+    last_s = 0.0
+    """At the end of the run, for all effects together that have no other deadline."""
+
+    @property
+    def is_open(self) -> bool:
+        """Something waits, or is on its way."""
+        return False
+
+    def until(self, began: float, now: float) -> float:  # noqa: ARG002
+        """How long it is waited for at the end, that `began`, now that its turn has come."""
+        return began + self.last_s
+
+    def follow(self, event: e.AnyEvent, state: State) -> None:
+        """An event was recorded; `state` is the state after it."""
+
+    def look(self, state: State, observation: Observation) -> None:
+        """A turn of the loop."""
+
+    def poll(self, state: State) -> Iterator[e.AnyEvent]:  # noqa: ARG002
+        """Record what became of it, and begin what is due."""
+        return iter(())
+
+    def end(self, state: State) -> None:
+        """The run has ended: the last word."""
+
+    def give_up(self) -> Iterator[e.AnyEvent]:
+        """Its time at the end of the run is over, or it is done."""
+        return iter(())
+
+
+class TextFile(Effect):
+    """One file, written by a thread; of several texts only the newest waits for its turn."""
+
+    last_s = 2.0
+
+    def __init__(self, path: Path, write: Callable[[Path, bytes], None]) -> None:
         """`write` may raise an OSError, which becomes `trouble`."""
         self.trouble: str | None = None
         """Why the newest text that had its turn was not written; None when it was."""
+        self.path = path
         self._write = write
-        self._waiting: tuple[Path, str] | None = None
-        self._changed = threading.Condition()
+        self._waiting: deque[str] = deque(maxlen=1)
         self._thread: threading.Thread | None = None
 
-    def write(self, path: Path, text: str) -> None:
-        """Returns at once."""
-        with self._changed:
-            self._waiting = (path, text)
-            if self._thread is None:
-                self._thread = start_thread(self._run, path.name)
-            self._changed.notify_all()
+    @property
+    def is_open(self) -> bool:
+        return bool(self._waiting) or self._writes
 
-    def wait(self, timeout_s: float) -> bool:
-        """Until nothing waits, or for so long; whether nothing waits."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._waiting is None, timeout_s)
+    @property
+    def _writes(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def put(self, text: str) -> None:
+        self._waiting.append(text)
+        self._start()
+
+    def poll(self, state: State) -> Iterator[e.AnyEvent]:  # noqa: ARG002
+        self._start()
+        return iter(())
+
+    def _start(self) -> None:
+        if self._waiting and not self._writes:
+            self._thread = start_thread(self._run, self.path.name)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None)
-                waiting = self._waiting
-            if waiting is None:
-                continue
-            path, text = waiting
+        while self._waiting:
+            text = self._waiting.popleft()
             try:
-                self._write(path, text.encode("utf-8", "replace"))
+                self._write(self.path, text.encode("utf-8", "replace"))
                 self.trouble = None
             except OSError as error:
                 self.trouble = error.strerror or type(error).__name__
-            with self._changed:
-                if self._waiting is waiting:
-                    self._waiting = None
-                self._changed.notify_all()
 
 
-LAST_S = 2.0
-
-
-def _replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes) -> None:
+    """As a whole, for node_exporter, which is another user; it reads only names in .prom."""
     refuse_foreign_links(path)
-    # For node_exporter, which is another user; it reads only names in .prom.
     replace_whole(path, content, mode=0o644)
 
 
-class Metrics:
-    """The numbers of one run; does nothing unless they are wanted."""
+class Metrics(TextFile):
+    """The numbers of one run."""
 
-    def __init__(self, policy: Policy, *, cwd: str) -> None:
-        wanted = policy.metrics
-        self._every_s = policy.timing.metrics_s
-        self._file = Path(cwd) / wanted.file if wanted.file is not None else None
+    def __init__(self, path: Path, every_s: float) -> None:
+        super().__init__(path, replace)
+        self._every_s = every_s
         self._next = 0.0
-        self._writer = NewestText(_replace)
-        self._trouble: str | None = None
+        self._said: str | None = None
 
-    def follow(self, state: State, observation: Observation) -> Iterator[e.Noticed]:
-        """Write, if it is time; yields what a person should know, once."""
-        if self._file is None or observation.now < self._next:
-            return
-        self._next = observation.now + self._every_s
-        progress = run_progress(observation.sample, state, observation.steps_s)
-        self._writer.write(self._file, metrics_text(state, observation, progress))
-        if self._writer.trouble not in (None, self._trouble):
-            self._trouble = self._writer.trouble
-            why = Why("metrics-not-written", problem=self._trouble or "")
+    def look(self, state: State, observation: Observation) -> None:
+        if observation.now >= self._next:
+            self._next = observation.now + self._every_s
+            progress = run_progress(observation.sample, state, observation.steps_s)
+            self.put(metrics_text(state, observation, progress))
+
+    def poll(self, state: State) -> Iterator[e.AnyEvent]:
+        """Yields what a person should know, once."""
+        yield from super().poll(state)
+        if self.trouble not in (None, self._said):
+            self._said = self.trouble
+            why = Why("metrics-not-written", problem=self.trouble or "")
             yield e.Noticed(kind="metrics", pids=(), why=why)
 
-    def finish(self, state: State) -> None:
-        if self._file is not None:
-            progress: RunProgress = state.progress
-            self._writer.write(self._file, metrics_text(state, None, progress))
-            self._writer.wait(LAST_S)
+    def end(self, state: State) -> None:
+        self.put(metrics_text(state, None, state.progress))
 
 
 KUBELETS = Path("/dev/termination-log")
@@ -122,47 +150,10 @@ KUBELETS = Path("/dev/termination-log")
 IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 """Every container of a pod has it."""
 AUTO = "auto"
-VERDICT_LAST_S = 2.0
-_WORTH = (e.EvidenceCollected, e.StallExplained, e.GivenUp, e.SupervisorLeft)
+_WORTH = (e.EvidenceCollected, e.StallExplained, e.GivenUp, e.SupervisorLeft, e.RunFinished)
 
 
-class TerminationLog:
-    """The verdict of one run as the termination message of a container; nothing unless asked for.
-
-    Kubernetes shows it in `kubectl describe pod`, also when the logs are gone. It is written at
-    every stall and crash, too: whoever kills the container may not wait for the end of the run.
-    """
-
-    def __init__(
-        self, wanted: str | None, *, environ: Mapping[str, str], cwd: str, auto: Path = KUBELETS
-    ) -> None:
-        """`wanted` is the setting: a path, `auto` or None."""
-        self._path: Path | None = Path(cwd, wanted) if wanted not in (None, AUTO) else None
-        if wanted == AUTO and environ.get(IN_KUBERNETES) and auto.is_file():
-            self._path = auto
-        self._writer = NewestText(_overwrite)
-
-    def follow(self, event: e.AnyEvent, state: State) -> None:
-        """Write what is known, if this event says more; returns at once."""
-        if self._path is not None and isinstance(event, _WORTH):
-            self._write(self._path, state)
-
-    def finish(self, state: State) -> Iterator[e.Noticed]:
-        """The last word, within a time limit; yields why nothing could be written."""
-        if self._path is None:
-            return
-        self._write(self._path, state)
-        late = not self._writer.wait(VERDICT_LAST_S)
-        trouble = f"it took longer than {VERDICT_LAST_S:g} s" if late else self._writer.trouble
-        if trouble is not None:
-            why = Why("message-not-written", path=str(self._path), problem=trouble)
-            yield e.Noticed(kind="termination", pids=(), why=why)
-
-    def _write(self, path: Path, state: State) -> None:
-        self._writer.write(path, redact_text(verdict_text(state)))
-
-
-def _overwrite(path: Path, content: bytes) -> None:
+def overwrite(path: Path, content: bytes) -> None:
     """In place: the kubelet has mounted that very file, and another one is not seen by it."""
     refuse_foreign_links(path)
     descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT, mode=0o644)
@@ -178,49 +169,121 @@ def _overwrite(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
-TELL_EVERY_S = 1.0
+class TerminationLog(TextFile):
+    """The verdict of one run as the termination message of a container.
 
-
-class VitalSigns:
-    """Says on the control page, if there is one, that the loop still turns, and where the run is.
-
-    Must not open or make a file: full memory or a disk that hangs would look like our end.
+    Kubernetes shows it in `kubectl describe pod`, also when the logs are gone. It is written at
+    every stall and crash, too: whoever kills the container may not wait for the end of the run.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._told_at = float("-inf")
-        self._told: object = None
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, overwrite)
 
-    def tell(self, state: State, observation: Observation | None = None) -> None:
-        """Once a second, and at once when the run is in another state."""
-        control, me = self._context.control, state.supervisor
-        now = self._context.system.monotonic()
-        attempt = state.attempt.attempt if state.attempt is not None else 0
-        stage = (state.state, attempt)
-        if control is None or me is None:
-            return
-        if stage == self._told and now - self._told_at < TELL_EVERY_S:
-            return
-        self._told, self._told_at = stage, now
-        signs = observation.signs if observation is not None else None
-        age_s = signs.age_s if signs is not None else None
-        control.tell(
-            Vitals(
-                pid=me.pid,
-                start=me.start,
-                turned_s=now,
-                state=state.state,
-                attempt=attempt,
-                step=signs.step if signs is not None else state.progress.step,
-                progressed_s=now - age_s if age_s is not None else None,
-                trains=_trains(state),
-                waits=waiting(state, now) or "",
-            )
+    def follow(self, event: e.AnyEvent, state: State) -> None:
+        if isinstance(event, _WORTH):
+            self.put(redact_text(verdict_text(state)))
+
+    def end(self, state: State) -> None:
+        self.put(redact_text(verdict_text(state)))
+
+    def give_up(self) -> Iterator[e.AnyEvent]:
+        """Yields why nothing could be written."""
+        trouble = f"it took longer than {self.last_s:g} s" if self.is_open else self.trouble
+        if trouble is not None:
+            why = Why("message-not-written", path=str(self.path), problem=trouble)
+            yield e.Noticed(kind="termination", pids=(), why=why)
+
+
+def files_wanted(
+    policy: Policy, environ: Mapping[str, str], *, cwd: str, auto: Path = KUBELETS
+) -> Iterator[TextFile]:
+    """The files that the settings ask for; `auto` is the termination log of a container."""
+    log, metrics = policy.output.termination_log, policy.metrics.file
+    if log == AUTO:
+        if environ.get(IN_KUBERNETES) and auto.is_file():
+            yield TerminationLog(auto)
+    elif log is not None:
+        yield TerminationLog(Path(cwd, log))
+    if metrics is not None:
+        yield Metrics(Path(cwd, metrics), policy.timing.metrics_s)
+
+
+END_WITHIN_S = 15.0
+"""At the end of a run somebody waits; the plain page is there already."""
+LONG_RUN_S = 60.0
+"""A shorter run that ends well has the page of its log alone, in no time."""
+WAITED_S = 60.0
+"""A wait that has lasted so long, and is given as much again, is worth a page."""
+WAITS_EVERY_S = 600.0
+"""A training may wait in each epoch; a page costs about a second of a CPU."""
+_TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecovered)
+
+
+def command(run_dir: Path) -> Sequence[str]:
+    """The child that writes the whole page."""
+    return module("watchdog_train.reporting", str(run_dir))
+
+
+class ReportPage(Effect):
+    """Has the page written anew after what is worth reading, one child at a time."""
+
+    def __init__(self, children: ChildTable, run_dir: Path) -> None:
+        self._helper = Helper(children, "report")
+        self._run_dir = run_dir
+        self._due = self._shows_wait = False
+        self._next_wait = 0.0
+
+    def follow(self, event: e.AnyEvent, state: State) -> None:
+        """A stall has got its evidence or its diagnosis, or was over; the same of a long wait."""
+        told = isinstance(event, _TOLD) or self._is_news_of_a_wait(event, state)
+        self._due = self._due or told
+
+    def _is_news_of_a_wait(self, event: e.AnyEvent, state: State) -> bool:
+        match event:
+            case e.Looked() if not self._shows_wait and event.mono >= self._next_wait:
+                limit_s = event.limit_s if event.limit_s is not None else float("inf")
+                left_s = event.since_mono + limit_s - event.mono
+                self._shows_wait = min(event.mono - state.silent_since, left_s) >= WAITED_S
+                if self._shows_wait:
+                    self._next_wait = event.mono + WAITS_EVERY_S
+                return self._shows_wait
+            case e.SuspicionEnded() | e.StallDeclared() if self._shows_wait:
+                self._shows_wait = False
+                return True
+            case _:
+                return False
+
+    def poll(self, state: State) -> Iterator[e.AnyEvent]:
+        if self._due and not state.finished and not self._helper.running:
+            self._due = False
+            # A page that cannot be written now is written at the end of the run, which says so.
+            with suppress(OSError):
+                self._helper.start(command(self._run_dir), deadline_s=WITHIN_S)
+        return iter(())
+
+
+def deserves_whole_page(state: State) -> bool:
+    """Whether somebody will want more than the plain page."""
+    if state.stalls or state.outcome != "succeeded" or state.restarts:
+        return True
+    if state.started_at is None or state.updated_at is None:
+        return False
+    return state.updated_at - state.started_at >= LONG_RUN_S
+
+
+def write_whole_now(run_dir: Path) -> str | None:
+    """Wait for the whole page, at most END_WITHIN_S; why there is only the plain one, or None."""
+    try:
+        subprocess.run(
+            list(command(run_dir)),
+            check=True,
+            timeout=END_WITHIN_S,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-
-
-def _trains(state: State) -> bool:
-    attempt = state.attempt
-    stepped = attempt is not None and attempt.first_step_s is not None
-    return state.state == "running" and stepped and state.suspicion is None
+    except subprocess.TimeoutExpired:
+        return f"it was not written within {END_WITHIN_S:.0f} s"
+    except (subprocess.CalledProcessError, OSError) as error:
+        return str(error)[:200]
+    return None

@@ -172,7 +172,7 @@ class Inbox:
         return self._orders.popleft()
 
 
-class Outbox:
+class Parcels:
     """The parcels of one agent, none of which is lost.
 
     One is on its way at a time, so samples and orders pass between them.
