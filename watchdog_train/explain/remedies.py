@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from watchdog_train.core.diagnosis.error_classes import GPU_MEMORY, HOST_MEMORY, any_of
+from watchdog_train.core.diagnosis.error_classes import is_error
 from watchdog_train.core.diagnosis.facts import FULL_SHM_SHARE, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import WORKER_LOOP
 from watchdog_train.core.diagnosis.stacks import Frame, frame_matches, own_frames
@@ -28,14 +28,16 @@ _CUDA_THREADS = ("cuda", "pt_nccl")
 
 
 class _When(NamedTuple):
-    """What must be seen for some remedies: a frame of those involved, a line, or a fact."""
+    """What must be seen for some remedies: a frame of those involved, an error message of the class
+    with the ground's name, or a fact. One is enough.
+    """
 
     ground: x.RemedyGround
     remedies: str
     frames: str = ""
-    said: str = ""
-    """A regular expression for an exception or a line of output."""
     fact: Callable[[Grounds], object] | None = None
+    alone: Callable[[Grounds], object] | None = None
+    """A fact that names them whatever the cause."""
 
 
 class Grounds:
@@ -69,16 +71,11 @@ class Grounds:
         threads = chain.from_iterable(process.threads for process in processes)
         return any(frame_matches(pattern, frame) for t in threads for frame in t.frames)
 
-    def says(self, pattern: str) -> bool:
-        """Whether an exception or a line of output has it."""
-        wanted = re.compile(pattern)
-        return any(wanted.search(text[:2000]) for text in self._texts)
-
     @cached_property
     def _texts(self) -> tuple[str, ...]:
         raised = [*self.evidence.exceptions, *(p.exception for p in self.evidence.processes)]
         lines = chain.from_iterable(log.lines for log in self.evidence.logs)
-        return (*(f"{one.type}: {one.message}" for one in raised if one is not None), *lines)
+        return (*(one.text for one in raised if one is not None), *lines)
 
     @property
     def in_collective(self) -> bool:
@@ -127,8 +124,13 @@ class Grounds:
         """The memory killer came, or hardly any is left."""
         host = self.evidence.host
         share = host.memory_available_share
-        killed = any(end.sender == "oom-killer" for end in self.ends)
-        return killed or bool(host.swap_bytes_s) or (share is not None and share < _LITTLE_MEMORY)
+        little = share is not None and share < _LITTLE_MEMORY
+        return self.oom_killed or bool(host.swap_bytes_s) or little
+
+    @property
+    def oom_killed(self) -> bool:
+        """The memory killer has ended a root."""
+        return any(end.sender == "oom-killer" for end in self.ends)
 
     def offered(self, names: Iterable[str]) -> tuple[x.Remedy, ...]:
         """Those of a family's candidates that have grounds here, then those that a fact names."""
@@ -137,16 +139,17 @@ class Grounds:
             held = next(filter(self._holds, _GROUNDS.get(name, ())), None)
             if held is not None and name not in self.pointless:
                 offer[name] = x.Remedy(name=name, by="family", ground=held.ground)
-        for name, ground, fact in _BY_FACT:
-            if name not in offer and fact(self):
-                offer[name] = x.Remedy(name=name, by="fact", ground=ground)
+        for row in _WHEN:
+            if row.alone is not None and row.alone(self):
+                for name in row.remedies.split():
+                    offer.setdefault(name, x.Remedy(name=name, by="fact", ground=row.ground))
         return tuple(offer.values())
 
     def _holds(self, row: _When) -> bool:
         return bool(
             (row.fact is not None and row.fact(self))
             or (row.frames and self.runs(row.frames))
-            or (row.said and self.says(row.said))
+            or any(is_error(row.ground, text[:2000]) for text in self._texts)
         )
 
     @cached_property
@@ -188,82 +191,61 @@ _WHEN: tuple[_When, ...] = (
     _When("loader",
         "num-workers-0 num-workers-1 persistent-workers persistent-workers-off loader-timeout",
         "* (torch/utils/data/*|torchdata/*)",
-        r"DataLoader|worker",
         lambda s: any(isinstance(one, x.BatchWait) for one in (*s.roots, *s.how))),
-    _When("pinning", "pin-memory-off persistent-workers-off",
-        "_pin_memory_loop || *pin_memory*", r"[Pp]in[_ ]memory"),
-    _When("forked", "spawn", WORKER_LOOP, r"\bfork",
+    _When("pinning", "pin-memory-off persistent-workers-off", "_pin_memory_loop || *pin_memory*"),
+    _When("forked", "spawn", WORKER_LOOP,
         lambda s: any(p.forked for p in s.involved) or _lock_left_by_fork(s)),
     _When("sharing", "file-system-sharing",
         "* (*multiprocess*/reductions.py|*multiprocess*/resource_sharer.py|torch/storage.py)",
-        r"Too many open files|ancdata|[Ss]hared memory|shared_memory|shm|Bus error|No space left",
         _lacks_shm),
-    _When("shm", "bigger-shm", said=r"[Ss]hared memory|shm|Bus error|No space left on device",
-        fact=_lacks_shm),
-    _When("datasets", "num-proc-none preprocess-before-launch",
-        "* (datasets/*)", r"datasets|num_proc"),
+    _When("shm", "bigger-shm", fact=_lacks_shm, alone=lambda s: s.full_shm),
+    _When("host-memory", "less-host-memory", fact=lambda s: s.little_memory,
+        alone=lambda s: s.oom_killed),
+    _When("datasets", "num-proc-none preprocess-before-launch", "* (datasets/*)"),
     _When("tokenizers", "tokenizers-off tokenizers-slow",
-        "* (tokenizers/*|transformers/tokenization*) || *rayon*|*tokenizers*|*tokenize*",
-        r"[Tt]okenizer"),
+        "* (tokenizers/*|transformers/tokenization*) || *rayon*|*tokenizers*|*tokenize*"),
     _When("hub", "hf-offline hub-timeouts",
-        "* (huggingface_hub/*|hf_xet/*|datasets/download/*|datasets/utils/file_utils.py)",
-        r"huggingface|hf\.co|hf-mirror|LocalEntryNotFound|HfHub"),
-    _When("xet", "xet-off", "* (hf_xet/*|huggingface_hub/*) || *xet*", r"xet"),
+        "* (huggingface_hub/*|hf_xet/*|datasets/download/*|datasets/utils/file_utils.py)"),
+    _When("xet", "xet-off", "* (hf_xet/*|huggingface_hub/*) || *xet*"),
     _When("remote-file", "open-in-worker",
-        "* (h5py/*|tables/*|fsspec/*|s3fs/*|gcsfs/*|zarr/*|netCDF4/*|pyarrow/*) || *H5*",
-        r"h5py|HDF5|fsspec|s3fs"),
-    _When("dead-holder", "clear-stale-lock", fact=lambda s: s.dead_holder),
-    _When("network-file", "local-cache", said=r"Stale file handle|ESTALE|\bNFS\b|flock|No locks",
+        "* (h5py/*|tables/*|fsspec/*|s3fs/*|gcsfs/*|zarr/*|netCDF4/*|pyarrow/*) || *H5*"),
+    _When("dead-holder", "clear-stale-lock", alone=lambda s: s.dead_holder,
+        fact=lambda s: s.dead_holder),
+    _When("network-file", "local-cache", alone=lambda s: s.on_network,
         fact=lambda s: s.on_network),
-    _When("collective", "debug-detail",
-        said=r"[Cc]ollective|\bNCCL\b|[Gg]loo|ProcessGroup|Broken pipe|[Tt]imed? ?out",
-        fact=lambda s: s.in_collective),
-    _When("nccl", "nccl-p2p-off nccl-ib-off nccl-socket-ifname single-process",
-        "*nccl*|*NCCL*", r"NCCL|nccl",
+    _When("collective", "debug-detail", fact=lambda s: s.in_collective),
+    _When("nccl", "nccl-p2p-off nccl-ib-off nccl-socket-ifname single-process", "*nccl*|*NCCL*",
         lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots)),
     _When("store", "rank-env-check single-process",
         "init_process_group|*rendezvous*|*TCPStore*|*CommInit*",
-        r"[Rr]endezvous|TCPStore|MASTER_ADDR|init_process_group|[Bb]ootstrap|ncclCommInit|socket",
         lambda s: any(isinstance(one, x.StoreWait) for one in (*s.roots, *s.how))),
-    _When("left-early", "drop-last",
-        said=r"[Uu]neven|exited|closed by (?:peer|remote)|finished early",
-        fact=lambda s: s.others_meet
+    _When("left-early", "drop-last", fact=lambda s: s.others_meet
         and (any(not has_failed_end(end) for end in s.ends) or s.runs(frame_sets.LEAVES))),
     _When("failed-alone", "abort-all-on-failure",
-        said=r"Traceback|Error:|exitcode|closed by (?:peer|remote)",
         fact=lambda s: any(has_failed_end(end) for end in s.ends) and bool(s.how)),
     _When("evaluates", "no-eval",
         "evaluate*|evaluation_loop|prediction_*|predict*|validate*|validation*|eval_*|_eval*"),
     _When("rank-works", "raise-ddp-timeout preprocess-before-launch",
-        said=r"[Tt]imed? ?out|Timeout",
         fact=lambda s: s.others_meet and not s.ends and not _is_outside(s.roots)),
     _When("saves", "save-on-all-ranks sharded-state-dict",
-        "*state_dict*|save*|_save*|*_checkpoint|*full_params*|full_tensor", r"state_dict|[Ss]av"),
+        "*state_dict*|save*|_save*|*_checkpoint|*full_params*|full_tensor"),
     _When("leaves", "destroy-process-group",
-        f"{frame_sets.LEAVES} || *::~*|*ncclCommAbort*|*ncclCommDestroy*",
-        r"destroy_process_group"),
-    _When("spawned", "main-guard", "spawn_main", r"freeze_support|bootstrapping phase|__main__"),
+        f"{frame_sets.LEAVES} || *::~*|*ncclCommAbort*|*ncclCommDestroy*"),
+    _When("spawned", "main-guard", "spawn_main"),
     _When("own-line", "none-user-fix", fact=lambda s: s.places[0]),
     _When("library-line", "upgrade-library", fact=lambda s: s.places[1]),
     _When("device", "launch-blocking", "synchronize (torch/cuda/*) || *Synchronize*|*scalar_dense*",
-        r"CUDA|HIP", lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots)),
-    _When("gpu-fault", "other-node",
-        said=r"\bXid\b|\bECC\b|[Uu]ncorrectable|fallen off|CUDA error|CUDA_ERROR|HSA_STATUS|"
-        r"HIP error|hardware|illegal (?:memory|instruction)|NVLink|unspecified launch failure"),
-    _When("gpu-memory", "allocator-expandable batch-halve-accumulate",
-        said=any_of(GPU_MEMORY)),
-    _When("host-memory", "batch-halve-accumulate less-host-memory",
-        said=r"(?i:\boom[-_ ]|out of memory: kill)|" + any_of(HOST_MEMORY),
-        fact=lambda s: s.little_memory),
-    _When("threads", "omp-1",
-        f"{frame_sets.NATIVE_POOL} || *OMP*", r"OMP|OpenMP|MKL",
+        lambda s: any(isinstance(one, w.DeviceWait) for one in s.roots)),
+    _When("gpu-fault", "other-node"),
+    _When("gpu-memory", "allocator-expandable batch-halve-accumulate"),
+    _When("host-memory", "batch-halve-accumulate", fact=lambda s: s.little_memory),
+    _When("threads", "omp-1", f"{frame_sets.NATIVE_POOL} || *OMP*",
         lambda s: (s.evidence.host.load_per_core or 0.0) > _BUSY_PER_CORE or _lock_left_by_fork(s)),
-    _When("wandb", "wandb-offline", "* (wandb/*)", r"wandb|W&B"),
+    _When("wandb", "wandb-offline", "* (wandb/*)"),
     _When("compiles", "no-compile compile-threads-1",
-        "* (torch/_inductor/*|torch/_dynamo/*|triton/*|torch/_functorch/*)",
-        r"inductor|[Tt]riton|dynamo|torch\.compile"),
-    _When("nan", "bf16", said=r"(?i)\bnan\b|overflow|\binf\b|loss scale"),
-    _When("mps", "cpu-not-mps", "*mps*|*MPS*|*Metal*", r"MPS|mps|[Mm]etal"),
+        "* (torch/_inductor/*|torch/_dynamo/*|triton/*|torch/_functorch/*)"),
+    _When("nan", "bf16"),
+    _When("mps", "cpu-not-mps", "*mps*|*MPS*|*Metal*"),
 )  # fmt: skip
 """Any row that names a remedy is enough. A remedy without one is in every attempt, or only a person
 may ask for it."""
@@ -272,13 +254,6 @@ _GROUNDS: Mapping[str, tuple[_When, ...]] = {
     for row in _WHEN
     for name in row.remedies.split()
 }
-_BY_FACT: tuple[tuple[str, x.RemedyGround, Callable[[Grounds], object]], ...] = (
-    ("bigger-shm", "shm", lambda s: s.full_shm),
-    ("less-host-memory", "host-memory", lambda s: any(e.sender == "oom-killer" for e in s.ends)),
-    ("clear-stale-lock", "dead-holder", lambda s: s.dead_holder),
-    ("local-cache", "network-file", lambda s: s.on_network),
-)
-"""Remedies that a fact names, whatever the cause."""
 _ALREADY: Mapping[str, tuple[str, frozenset[str]]] = {
     "omp-1": ("OMP_NUM_THREADS", frozenset({"1"})),
     "tokenizers-off": ("TOKENIZERS_PARALLELISM", frozenset({"false", "0", "no", "off"})),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from watchdog_train.core.diagnosis.error_classes import is_error
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import FirstFailure, first_failure
 from watchdog_train.core.diagnosis.stacks import both_ends
@@ -109,20 +110,9 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
     )
 
 
-_OF_ANOTHER = re.compile(
-    r"\b(?:worker|process|child|thread|actor|producer|loader|helper|subprocess)\w*\b.{0,80}\b(?:exit|"
-    r"end|died|dead|die|fail|crash|terminat|kill|lost|gone|stop|not alive|broken)|\babove\b|"
-    r"BrokenProcessPool|EOFError|BrokenPipe|Connection(?:Reset|Aborted|Refused)|queue\.Empty",
-    re.IGNORECASE | re.DOTALL,
-)
-"""What a process raises because another one has failed."""
 SKEW_S = 0.5
 """Between a step and output that was written before it, or an end and a look."""
 _CONSEQUENCE_S = 30.0
-
-
-def _text(fact: ExceptionFact) -> str:
-    return f"{fact.type}: {fact.message}"
 
 
 def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | None:
@@ -130,7 +120,7 @@ def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | No
     if fact is None or fact.at is None:
         return None
     led = {f"{one.type}: {one.message}" for one in fact.chain}
-    names = _OF_ANOTHER.search(_text(fact)) is not None
+    names = is_error("of-another-process", fact.text)
     before = [
         one
         for one in evidence.exceptions
@@ -141,7 +131,7 @@ def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | No
             if one.source == "output"
             else one.pid != fact.pid and one.at < fact.at
         )
-        and _text(one) not in {_text(fact), *led}
+        and one.text not in {fact.text, *led}
     ]
     return min(before, key=lambda one: (one.at or 0.0, one.source), default=None)
 
@@ -164,7 +154,7 @@ def _vanished(evidence: Evidence, fact: ExceptionFact | None, end: RankEnd) -> R
     helpers = (
         p.ended.end for p in evidence.processes if p.ended is not None and p.ended.end.helper
     )
-    points = fact is not None and _OF_ANOTHER.search(_text(fact)) is not None
+    points = fact is not None and is_error("of-another-process", fact.text)
     found = [one for one in helpers if one.signal is not None and (points or one.at < end.at)]
     return min(found, key=lambda one: one.at, default=None)
 
@@ -242,4 +232,4 @@ def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:
     for place in fact.frames[-_FRAMES_SHOWN:]:
         lines.append(f'  File "{place.file}", line {place.line}, in {place.function}')
         lines += [f"    {place.source}"] if place.source else []
-    return (*lines, f"{fact.type}: {fact.message}" if fact.message else fact.type)
+    return (*lines, fact.text if fact.message else fact.type)

@@ -64,6 +64,11 @@ class ExceptionFact(Value):
     """Its process lives: it waits in an exit handler, or where it cleans up."""
 
     @property
+    def text(self) -> str:
+        """Type and message, as Python prints them."""
+        return f"{self.type}: {self.message}"
+
+    @property
     def place(self) -> CodePlace | None:
         """The line to name: the user's own where there is one."""
         return self.own or self.raised

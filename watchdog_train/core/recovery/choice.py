@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from watchdog_train.core.diagnosis.error_classes import is_error
 from watchdog_train.core.events import CheckpointRejected
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Survey, Value, Why, said
@@ -25,8 +26,6 @@ TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
 _REJECTED_CAP = 20
 _SEPARATORS = re.compile(r"[/\\]")
-_NAMES_A_CHECKPOINT = re.compile(r"(?i)checkpoint|load(?:ing)? (?:the )?(?:model )?state|ckpt")
-"""Message of an exception about a checkpoint that the script read without any hook."""
 
 
 class Choice(Value):
@@ -180,7 +179,8 @@ def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
     alike = [one for one in attempts if _end(one) == _end(attempt)]
     began = any(one.began or one.load_begun for one in alike if one.plan.checkpoint is not None)
     raised = attempt.crash.exception if attempt.crash is not None else None
-    began = began or (raised is not None and bool(_NAMES_A_CHECKPOINT.search(raised.message)))
+    # A script may have read the checkpoint itself, without any hook.
+    began = began or (raised is not None and is_error("checkpoint", raised.message))
     not_loaded = watched and not began
     return attempt.resume != "contradicted" and not not_loaded
 

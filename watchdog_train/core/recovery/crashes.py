@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from watchdog_train.core.diagnosis.error_classes import (
-    GPU_MEMORY,
-    NETWORK_FILE,
-    PORT_IN_USE,
-    any_of,
-)
+from watchdog_train.core.diagnosis.error_classes import is_error
 from watchdog_train.core.model import CrashFact, Value, WhyCode
 
 Reaction = Literal["stop", "once", "transient", "at-once"]
@@ -21,23 +15,6 @@ a plan without progress."""
 TRANSIENT_TRIES = 3
 _USAGE_ERROR = 2
 """Exit code of argparse and click."""
-
-_MAY_COME_RIGHT = re.compile(
-    r"cannot open shared object|partially initialized module|DLL load failed"
-)
-_OUT_OF_GPU_MEMORY = re.compile(any_of(GPU_MEMORY), re.MULTILINE)
-_TRANSIENT = re.compile(
-    r"(?:^|\.)(?:Connection\w*Error|BrokenPipeError|TimeoutError|\w*Timeout|\w*TimeoutException|"
-    r"gaierror|IncompleteRead|ChunkedEncodingError|ProtocolError|RemoteDisconnected|DistNetworkError):"
-    r"|\b(?:HTTP|Server)\w* ?(?:Error|status)?\W{0,3}5\d\d\b|\b5\d\d (?:Server Error|Bad Gateway|"
-    r"Service Unavailable|Gateway Time-?out|Internal Server Error)"
-    r"|Connection (?:reset|refused|closed|aborted|timed out)|Temporary failure in name resolution"
-    r"|Read timed out|\bNCCL\b|ProcessGroupNCCL|DistBackendError|Broken pipe|"
-    + any_of(NETWORK_FILE, PORT_IN_USE),
-    re.MULTILINE,
-)
-_MISSING_FILE = re.compile(r"(?:^|\.)FileNotFoundError:")
-_OWN_BUG = re.compile(r"(?:SyntaxError|IndentationError|TabError|ModuleNotFoundError)\Z")
 
 
 class Crash(Value):
@@ -54,8 +31,7 @@ class Crash(Value):
     @property
     def text(self) -> str:
         """Type and message, or the last line of its error output."""
-        raised = self.fact.exception
-        return f"{raised.type}: {raised.message}" if raised is not None else self.fact.said
+        return self.fact.exception.text if self.fact.exception is not None else self.fact.said
 
     @property
     def type(self) -> str:
@@ -68,17 +44,14 @@ class Row(NamedTuple):
 
     what: str
     """As the documentation has it."""
-    applies: Callable[[Crash], object]
+    applies: Callable[[Crash], bool]
     reaction: Reaction
     why_stop: WhyCode = "unknown"
 
 
-_NO_SCRIPT = re.compile(r"(?:No module named|can't open file|can't find '__main__' module)")
-
-
 def _is_own_bug(crash: Crash) -> bool:
     """Also where the interpreter says so itself, without a traceback."""
-    return bool(_OWN_BUG.search(crash.type) or _NO_SCRIPT.search(crash.fact.said))
+    return is_error("own-bug", crash.type) or is_error("no-script", crash.fact.said)
 
 
 def _is_usage_error(crash: Crash) -> bool:
@@ -107,27 +80,27 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "a shared library that cannot be opened, a partially initialized module",
-        lambda c: _MAY_COME_RIGHT.search(c.text),
+        lambda c: is_error("import-may-pass", c.text),
         "once",
     ),
     Row(
         "CUDA out of memory while another process holds memory of the GPU",
-        lambda c: c.fact.gpu_shared and _OUT_OF_GPU_MEMORY.search(c.text),
+        lambda c: c.fact.gpu_shared and is_error("gpu-memory", c.text),
         "transient",
     ),
     Row(
         "CUDA out of memory of the training alone",
-        lambda c: _OUT_OF_GPU_MEMORY.search(c.text),
+        lambda c: is_error("gpu-memory", c.text),
         "once",
     ),
     Row(
         "a lost connection, a timeout, HTTP 5xx, ESTALE, EIO, an address in use, NCCL",
-        lambda c: _TRANSIENT.search(c.text),
+        lambda c: is_error("transient", c.text),
         "transient",
     ),
     Row(
         "a missing file on a network file system",
-        lambda c: c.fact.network_path and _MISSING_FILE.search(c.text),
+        lambda c: c.fact.network_path and is_error("missing-file", c.text),
         "transient",
     ),
     Row(
