@@ -24,6 +24,7 @@ from watchdog_train.core.diagnosis.facts import (
     LogText,
     ProcessEvidence,
 )
+from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
@@ -34,8 +35,8 @@ from watchdog_train.core.model import (
     RankEnd,
     Survey,
 )
-from watchdog_train.core.recovery.crashes import ROWS, Crash, may_restart, row_of
-from watchdog_train.core.recovery.ladder import Restart, Stop
+from watchdog_train.core.recovery.crashes import ROWS, Crash, most_repeats, row_of
+from watchdog_train.core.recovery.ladder import Restart
 from watchdog_train.evidence.exceptions import of_elastic
 from watchdog_train.evidence.tracebacks import exceptions, is_wrapper, last_of
 from watchdog_train.report.explanation_text import crash_words
@@ -113,9 +114,10 @@ def test_the_table_of_the_documentation() -> None:
 def test_how_often() -> None:
     """Once, three times for what ends by itself, and not at all for a bug of the script."""
     bug, lost = raised("RuntimeError"), raised("ConnectionError", "Connection refused")
-    assert [may_restart(crash(bug, repeated=n)) for n in range(3)] == [True, False, False]
-    assert [may_restart(crash(lost, repeated=n)) for n in range(4)] == [True, True, True, False]
-    assert not may_restart(crash(raised("SyntaxError"), began=False))
+    assert [most_repeats(crash(fact)) for fact in (bug, lost)] == [0, 2]
+    assert most_repeats(crash(raised("SyntaxError"), began=False)) == -1
+    lives = [isinstance(step(crashed(*["exit1@50"] * n, fact=lost)), Restart) for n in (3, 4)]
+    assert lives == [True, False]
 
 
 SAME = [
@@ -161,7 +163,7 @@ def test_a_newer_checkpoint_makes_it_another_matter() -> None:
     """In between or since: training gains ground, whatever ends it each time."""
     state = crashed("exit1@50", "exit1@60 <40")
     assert isinstance(step(state, survey=saved(50)), Restart)
-    assert isinstance(step(state, survey=saved(40)), Stop)
+    assert isinstance(step(state, survey=saved(40)), GivenUp)
 
 
 def test_a_first_restart_waits_for_nothing_and_a_second_without_a_gain_does() -> None:

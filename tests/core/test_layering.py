@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "client": {"client"},
     "keeper": {"keeper"},
     "integrations": {"client"},
-    "core": {"core", "client.layout"},
+    "core": {"core", "errors", "client.layout"},
     "explain": {"core", "explain"},
     "system": {*_LOWER, "system"},
     "store": {*_LOWER, "store", "system", "client.layout"},

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from tests.core import builders as b
-from tests.core.test_ladder import WANDB, explained, history, policy, remedies, step
+from tests.core.test_ladder import WANDB, explained, history, policy, remedies, step, why_of
+from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import PhaseRanks
-from watchdog_train.core.recovery import outcome
-from watchdog_train.core.recovery.ladder import Stop, first_plan
+from watchdog_train.core.recovery.ladder import first_plan
+from watchdog_train.errors import EXIT_GAVE_UP
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.why_text import why_text
 
@@ -35,7 +36,7 @@ def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
     alone = history(("hang@-", WANDB))
     answer = step(alone)
     assert "wandb-offline" not in remedies(answer)
-    assert "--with wandb-offline --allow wandb-offline" in why_text(answer.why)
+    assert "--with wandb-offline --allow wandb-offline" in why_text(why_of(answer))
     several = step(with_ranks(alone, 2))
     assert remedies(several) == ["wandb-offline"]
     assert several.plan.in_process == ({"id": "wandb-offline", "keep_rank_0": True},)
@@ -91,7 +92,7 @@ def test_giving_up_names_what_might_be_allowed() -> None:
     oom = explained("batch-halve-accumulate", family="cuda-oom")
     answer = step(history(("exit1@-", oom), ("exit1@-", oom)))
     assert answer.offers == ("batch-halve-accumulate",)
-    assert answer.exit_code == outcome.EXIT_GAVE_UP
+    assert answer.exit_code == EXIT_GAVE_UP
 
 
 def test_a_remedy_of_training_is_applied_once_it_is_allowed() -> None:
@@ -122,8 +123,8 @@ def test_what_is_allowed_comes_after_what_has_grounds_one_at_a_time() -> None:
     rows: list[Any] = [("hang/a@5", unknown), ("hang/a@5", unknown)]
     rows += [(f"hang/a@5 {' '.join(spent)}", unknown)] * 3
     limits = {"max_restarts": 30}
-    assert isinstance(step(history(*rows), **limits), Stop)
-    assert isinstance(step(history(*rows), allow=("execution",), **limits), Stop)
+    assert isinstance(step(history(*rows), **limits), GivenUp)
+    assert isinstance(step(history(*rows), allow=("execution",), **limits), GivenUp)
     training = [one.id for one in CATALOGUE.values() if one.kind == "training"]
     training.remove("subset")
     for number, name in enumerate(training):

@@ -22,9 +22,10 @@ from watchdog_train.core.actions import (
 from watchdog_train.core.fold.state import Machine, StallRecord, State, Tree
 from watchdog_train.core.model import Explanation, GuiltyNode, Plan, ProcessId, Why, written
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, give_up, survivors
+from watchdog_train.core.recovery.outcome import give_up, survivors
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.suspect import next_stall_id
+from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 LOOK_AGAIN_S = 0.05
 SAY_AFTER_S = 5.0

@@ -225,3 +225,8 @@ class Plan(Value):
     """The attempts so far began one training each, and the checkpoint is of it."""
     resume_arg: str | None = None
     """The arguments in argv that resume, {checkpoint} for the path that it was given."""
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """Ids of its remedies: two plans with the same ones are the same plan."""
+        return frozenset(use.id for use in self.remedies)

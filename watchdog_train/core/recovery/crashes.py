@@ -12,8 +12,7 @@ Reaction = Literal["stop", "once", "transient", "at-once"]
 """stop: no restart. once: a restart; none when the same comes again without a newer checkpoint.
 transient: three restarts, the first at once. at-once: a restart, within the limits of
 a plan without progress."""
-TRANSIENT_TRIES = 3
-_USAGE_ERROR = 2
+USAGE_ERROR = 2
 """Exit code of argparse and click."""
 
 
@@ -56,7 +55,7 @@ def _is_own_bug(crash: Crash) -> bool:
 
 def _is_usage_error(crash: Crash) -> bool:
     said = "error:" in crash.fact.said.lower()
-    return crash.fact.code == _USAGE_ERROR and said and not crash.resume_added
+    return crash.fact.code == USAGE_ERROR and said and not crash.resume_added
 
 
 ROWS: tuple[Row, ...] = (
@@ -124,7 +123,9 @@ def row_of(crash: Crash) -> Row:
     return next(row for row in ROWS if row.applies(crash))
 
 
-def may_restart(crash: Crash) -> bool:
-    """Whether the table allows one more attempt that changes nothing."""
-    most = {"stop": -1, "once": 0, "transient": TRANSIENT_TRIES - 1, "at-once": crash.repeated}
-    return crash.repeated <= most[row_of(crash).reaction]
+def most_repeats(crash: Crash) -> int | None:
+    """With how many repetitions the table allows one more attempt that changes nothing.
+
+    None: the limits of a plan without progress decide.
+    """
+    return {"stop": -1, "once": 0, "transient": 2, "at-once": None}[row_of(crash).reaction]

@@ -24,7 +24,8 @@ from watchdog_train.core.model.gpu import (
     GpuReading,
 )
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, give_up
+from watchdog_train.core.recovery.outcome import give_up
+from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 NEED_SHARE = 0.9
 """Of what the job held at most: allocators keep more than they use, and a neighbour who was there

@@ -12,7 +12,6 @@ from watchdog_train.core.model import (
     CheckpointRef,
     CrashFact,
     Explanation,
-    Plan,
     RankEnd,
     RemedyUse,
     Survey,
@@ -43,6 +42,8 @@ class Case(Value):
     policy: Policy
     choice: Choice
     survey: Survey | None
+    catalogue: Mapping[str, RemedySpec]
+    """The remedies that can be applied here."""
     effect: tuple[RemedyUse, ...]
     """Remedies that stay."""
     spoiled: frozenset[str]
@@ -90,6 +91,15 @@ class Case(Value):
             repeated=self._repeated(fact),
             resume_added=self.attempt.plan.resume_arg is not None,
         )
+
+    @property
+    def same_again(self) -> bool:
+        """The attempt before this one hung in the same stacks, and nothing was gained since."""
+        if not self.idle or len(self.state.attempts) < 2 or self.stall is None:
+            return False
+        earlier = self.state.stall(self.state.attempts[-2].stall_id)
+        here = self.stall.fingerprint
+        return earlier is not None and here is not None and here == earlier.fingerprint
 
     def _repeated(self, fact: CrashFact) -> int:
         """How many attempts directly before this one failed the same way, without a gain since."""
@@ -140,13 +150,10 @@ def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[Reme
 
 
 def gather(
-    state: State,
-    attempt: AttemptRecord,
-    survey: Survey | None,
-    policy: Policy,
-    catalogue: Mapping[str, RemedySpec],
+    state: State, survey: Survey | None, policy: Policy, catalogue: Mapping[str, RemedySpec]
 ) -> Case:
-    """Everything the ladder decides from, after the attempt has ended."""
+    """Everything the ladder decides from, after the last attempt has ended."""
+    attempt = state.attempts[-1]
     choice = choose_checkpoint(state, survey)
     spoiled = _spoiled(state.attempts)
     effect = {use.id: use for use in asked_for(policy, catalogue)}
@@ -162,6 +169,7 @@ def gather(
         policy=policy,
         choice=choice,
         survey=survey,
+        catalogue=catalogue,
         effect=tuple(effect.values()),
         spoiled=spoiled,
         idle=_idle_attempts(state.attempts[state.reopened_after :], choice.chosen, survey),
@@ -181,13 +189,8 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
         crashed = not after.began and after.stall_id is None and after.ended
         no_further = (after.last_step or 0) <= (before.last_step or 0)
         if (began and crashed) or (_slowed(before, after) and no_further):
-            spoiled |= ids(after.plan) - ids(before.plan)
+            spoiled |= after.plan.settings - before.plan.settings
     return frozenset(spoiled)
-
-
-def ids(plan: Plan) -> frozenset[str]:
-    """The remedies of a plan: two plans with the same ones are the same plan."""
-    return frozenset(use.id for use in plan.remedies)
 
 
 def _idle_attempts(
@@ -207,19 +210,10 @@ def _idle_attempts(
     return attempts[newest + 1 :]
 
 
-def same_again(case: Case) -> bool:
-    """The attempt before this one hung in the same stacks, and nothing was gained in between."""
-    if not case.idle or len(case.state.attempts) < 2 or case.stall is None:
-        return False
-    earlier = case.state.stall(case.state.attempts[-2].stall_id)
-    here = case.stall.fingerprint
-    return earlier is not None and here is not None and here == earlier.fingerprint
-
-
 def tries(case: Case) -> tuple[AttemptRecord, ...]:
     """Attempts without progress that ran under the plan as it would be tried again."""
     wanted = frozenset(use.id for use in case.effect)
-    return tuple(attempt for attempt in case.idle if ids(attempt.plan) == wanted)
+    return tuple(attempt for attempt in case.idle if attempt.plan.settings == wanted)
 
 
 def within_limits(case: Case) -> bool:

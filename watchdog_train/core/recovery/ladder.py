@@ -4,37 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from watchdog_train.core.events import CheckpointRejected
-from watchdog_train.core.fold.state import AttemptRecord, State
-from watchdog_train.core.model import (
-    CheckpointFinding,
-    Outcome,
-    Plan,
-    RemedyUse,
-    Survey,
-    Value,
-    Why,
-    WhyCode,
-)
+from watchdog_train.core.events import GivenUp
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Outcome, Plan, RemedyUse, Survey, Value, Why, WhyCode
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import crashes, history, outcome, plans
 from watchdog_train.core.recovery.choice import (
     BY_A_CHECKPOINT,
+    Choice,
     choose_checkpoint,
     failed_last,
     name_of,
 )
 from watchdog_train.core.recovery.history import Case
 from watchdog_train.core.recovery.remedies import RemedySpec, parted
-
-__all__ = ["FALLBACK", "RemedySpec", "Restart", "Stop", "first_plan", "next_step"]
+from watchdog_train.errors import EXIT_GAVE_UP, EXIT_RETRY_ELSEWHERE
 
 FALLBACK = ("num-workers-0", "omp-1")
 """Settings for a hang of unknown cause that came back after a plain restart."""
-_USAGE_ERROR = 2
-"""Exit code of argparse."""
 _NATIVE_CRASHES = (4, 6, 7, 8, 11)
 """ILL, ABRT, BUS, FPE, SEGV: from below the script, where its own errors end with a code."""
 
@@ -43,21 +32,9 @@ class Restart(Value):
     """One more attempt."""
 
     plan: Plan
-    rejected: tuple[CheckpointRejected, ...]
-    """Newer checkpoints that were passed over."""
-    chosen: CheckpointFinding | None
-    delay_s: float
-    why: Why
-
-
-class Stop(Value):
-    """No further attempt."""
-
-    why: Why
-    exit_code: int
-    outcome: Outcome = "gave_up"
-    offers: tuple[str, ...] = ()
-    """Remedies that the user may allow for one more attempt."""
+    choice: Choice
+    """Its checkpoint, and newer ones that were passed over."""
+    delay_s: float = 0.0
 
 
 def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
@@ -75,99 +52,91 @@ def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]
 
 def next_step(
     state: State, survey: Survey | None, policy: Policy, catalogue: Mapping[str, RemedySpec]
-) -> Restart | Stop:
-    """What follows an attempt that has ended with nothing of it alive."""
-    attempt = state.attempt
-    if attempt is None:
-        plan = first_plan(state, policy, catalogue)
-        return Restart(plan=plan, rejected=(), chosen=None, delay_s=0.0, why=plan.why)
-    case = history.gather(state, attempt, survey, policy, catalogue)
+) -> Restart | GivenUp:
+    """What follows the last attempt, which has ended with nothing of it alive."""
+    case = history.gather(state, survey, policy, catalogue)
     end = _not_due(case)
     if end is not None and not state.just_reopened:
         return end
     offers: list[str] = []
-    added = _named(case, catalogue, offers)
-    instead = _with_older(case, survey) if added is None else None
+    """Remedies that the user may allow for one more attempt."""
+    added = _named(case, offers)
+    instead = _with_older(case) if added is None else None
     if added is None and not (instead is not None and _crashed_by_itself(case)):
-        added = _unnamed(case, catalogue)
+        added = _unnamed(case)
     if added is None and instead is not None:
         case, added = instead, ()
-    elif added is None or (not added and history.same_again(case)):
-        added = _permitted(case, catalogue) or added
+    elif added is None or (not added and case.same_again):
+        added = _permitted(case) or added
     if added is None and state.just_reopened:
         added = ()  # asked for by a person, who knows what has changed since
     if added is None:
         return _give_up(case, offers)
-    return _restart(case, added, catalogue, survey, offers)
+    return _restart(case, added, offers)
 
 
-def _not_due(case: Case) -> Stop | None:
-    attempt, recovery = case.attempt, case.policy.recovery
-    what = _what_happened(case)
-    if not case.stalled and attempt.code == 0:
-        return Stop(why=what, exit_code=0, outcome="succeeded")
+def _end(
+    why: Why, code: int = EXIT_GAVE_UP, how: Outcome = "gave_up", offers: Sequence[str] = ()
+) -> GivenUp:
+    return GivenUp(why=why, exit_code=code, outcome=how, offers=tuple(offers))
+
+
+def _failed(case: Case, why: Why, offers: Sequence[str] = ()) -> GivenUp:
+    crash = case.attempt.crash
+    stays = crash is not None and crash.stays  # its code is that of our signal
+    return _end(why, EXIT_GAVE_UP if stays else outcome.child_code(case.attempt), "failed", offers)
+
+
+def _not_due(case: Case) -> GivenUp | None:
+    recovery, what = case.policy.recovery, _what_happened(case)
+    if not case.stalled and case.attempt.code == 0:
+        return _end(what, 0, "succeeded")
     if case.stalled and case.stall is not None and case.stall.basis == "finishing":
-        why = what.plus(Why("training-finished"))
-        return Stop(why=why, exit_code=0, outcome="succeeded")
+        return _end(what.plus(Why("training-finished")), 0, "succeeded")
     if case.stalled and recovery.on_stall != "restart":
-        why = what.plus(Why("on-stall", option=recovery.on_stall))
-        return Stop(why=why, exit_code=outcome.EXIT_RETRY_ELSEWHERE)
-    stays = case.crash is not None and case.crash.fact.stays
+        return _end(what.plus(Why("on-stall", option=recovery.on_stall)), EXIT_RETRY_ELSEWHERE)
+    crash = case.crash
+    stays = crash is not None and crash.fact.stays
     if (stays or not case.stalled) and recovery.on_crash == "stop":
-        return _failed(what.plus(Why("on-crash")), attempt)
+        return _failed(case, what.plus(Why("on-crash")))
     if case.family == "waiting-for-input":
-        return Stop(why=what.plus(Why("would-ask-again")), exit_code=outcome.EXIT_GAVE_UP)
-    row = crashes.row_of(case.crash) if case.crash is not None else None
+        return _end(what.plus(Why("would-ask-again")))
+    row = crashes.row_of(crash) if crash is not None else None
     if row is not None and row.reaction == "stop":
-        return _failed(what.plus(Why(row.why_stop)), attempt)
+        return _failed(case, what.plus(Why(row.why_stop)))
     if recovery.max_restarts == 0:
         why = what.plus(Why("no-restart"))
-        stop = Stop(why=why, exit_code=outcome.EXIT_RETRY_ELSEWHERE)
-        return stop if case.stalled else _failed(why, attempt)
+        return _end(why, EXIT_RETRY_ELSEWHERE) if case.stalled else _failed(case, why)
     used = case.state.restarts_since_progress
     if used >= recovery.max_restarts:
         why = what.plus(Why("restarts-used", count=used, of=recovery.max_restarts))
-        if case.crash is not None and case.crash.repeated:
-            return _failed(why, attempt)
-        return Stop(why=why, exit_code=outcome.EXIT_GAVE_UP)
+        return _failed(case, why) if crash is not None and crash.repeated else _end(why)
     return None
 
 
-def _failed(why: Why, attempt: AttemptRecord, offers: Sequence[str] = ()) -> Stop:
-    stays = attempt.crash is not None and attempt.crash.stays  # its code is that of our signal
-    code = outcome.EXIT_GAVE_UP if stays else outcome.child_code(attempt)
-    return Stop(why=why, exit_code=code, outcome="failed", offers=tuple(offers))
-
-
-def _named(
-    case: Case, catalogue: Mapping[str, RemedySpec], offers: list[str]
-) -> tuple[RemedyUse, ...] | None:
-    if case.explanation is None:
-        return None
-    for remedy in case.explanation.remedies:
-        name = remedy.name
-        why = Why("diagnosis-names", family="" if remedy.by == "fact" else case.family or "")
-        spec = catalogue.get(name)
+def _named(case: Case, offers: list[str]) -> tuple[RemedyUse, ...] | None:
+    for remedy in case.explanation.remedies if case.explanation is not None else ():
+        spec = case.catalogue.get(remedy.name)
         if spec is None or not _may_try(case, spec):
             continue
         if spec.changes_nothing:  # a plain retry is the same plan, and that has limits
-            if _may_repeat(case) and not history.same_again(case):
+            if _may_repeat(case) and not case.same_again:
                 return ()
             continue
-        if not _allowed(case, spec, named=True):
-            offers.append(name)
-            if not _may_try_in_part(case, spec):
-                continue
-            part = why.plus(Why("not-rank-0"))
-            return (RemedyUse(id=name, kind=spec.kind, why=part, in_part=True),)
-        return (RemedyUse(id=name, kind=spec.kind, why=why),)
+        why = Why("diagnosis-names", family="" if remedy.by == "fact" else case.family or "")
+        if _allowed(case, spec, named=True):
+            return (RemedyUse(id=spec.id, kind=spec.kind, why=why),)
+        offers.append(spec.id)
+        if _may_try_in_part(case, spec):
+            why = why.plus(Why("not-rank-0"))
+            return (RemedyUse(id=spec.id, kind=spec.kind, why=why, in_part=True),)
     return None
 
 
 def _may_try(case: Case, spec: RemedySpec) -> bool:
     if spec.id in case.policy.recovery.without_remedies or spec.id in case.spoiled:
         return False
-    if spec.evidence_only and any(spec.id in history.ids(one.plan) for one in case.state.attempts):
+    if spec.evidence_only and any(spec.id in one.plan.settings for one in case.state.attempts):
         return False
     if case.explanation is not None and spec.id in case.explanation.pointless:
         return False
@@ -193,35 +162,35 @@ def _allowed(case: Case, spec: RemedySpec, *, named: bool) -> bool:
     return spec.kind == "execution" or named
 
 
-def _unnamed(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+def _unnamed(case: Case) -> tuple[RemedyUse, ...] | None:
     """Without a named remedy: the same plan again, then fallback settings; None at the end."""
     again = () if _may_repeat(case) else None
     if case.failed:
         return again
-    fallback = _fallback(case, catalogue)
+    fallback = _fallback(case)
     tried = len(case.state.attempts) - case.state.reopened_after
-    if history.same_again(case) or (case.family is None and case.idle and tried > 1):
+    if case.same_again or (case.family is None and case.idle and tried > 1):
         return fallback or again
     return fallback if again is None else again
 
 
 def _may_repeat(case: Case) -> bool:
-    if case.crash is None:
+    most = crashes.most_repeats(case.crash) if case.crash is not None else None
+    if case.crash is None or most is None:
         return history.within_limits(case)
-    at_once = crashes.row_of(case.crash).reaction == "at-once"
-    return history.within_limits(case) if at_once else crashes.may_restart(case.crash)
+    return case.crash.repeated <= most
 
 
-def _with_older(case: Case, survey: Survey | None) -> Case | None:
+def _with_older(case: Case) -> Case | None:
     """The same with the next older valid checkpoint, where the newest had its turns."""
     failed = failed_last(case.idle)
     if failed is None or case.family not in BY_A_CHECKPOINT:
         return None
-    choice = choose_checkpoint(case.state, survey, instead_of=failed)
-    resume = plans.resume(case.state, choice, _resume_arg(case), survey)
+    choice = choose_checkpoint(case.state, case.survey, instead_of=failed)
+    resume = plans.resume(case.state, choice, _resume_arg(case), case.survey)
     if choice.chosen is None or resume.via == "script":  # which decides itself what it loads
         return None
-    return msgspec.structs.replace(case, choice=choice)
+    return replace(case, choice=choice)
 
 
 def _crashed_by_itself(case: Case) -> bool:
@@ -231,62 +200,50 @@ def _crashed_by_itself(case: Case) -> bool:
     return case.failed and signal in (None, *_NATIVE_CRASHES)
 
 
-def _fallback(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
-    specs = [catalogue[name] for name in FALLBACK if name in catalogue]
-    uses = tuple(
-        RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback"), experiment=True)
-        for spec in specs
-        if _may_try(case, spec) and _allowed(case, spec, named=False)
-    )
-    return uses or None
+def _experiment(spec: RemedySpec) -> RemedyUse:
+    return RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback"), experiment=True)
 
 
-def _permitted(case: Case, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...] | None:
+def _fallback(case: Case) -> tuple[RemedyUse, ...] | None:
+    specs = [case.catalogue[name] for name in FALLBACK if name in case.catalogue]
+    fit = (one for one in specs if _may_try(case, one) and _allowed(case, one, named=False))
+    return tuple(map(_experiment, fit)) or None
+
+
+def _permitted(case: Case) -> tuple[RemedyUse, ...] | None:
     """The next of those that change the training, or its device, and that the user has allowed."""
     allow = case.policy.recovery.allow
-    for spec in catalogue.values():
+    for spec in case.catalogue.values():
         allowed = spec.id in allow or (spec.kind in allow and not spec.for_trials)
         if spec.kind != "execution" and allowed and _may_try(case, spec):
-            use = RemedyUse(id=spec.id, kind=spec.kind, why=Why("fallback"), experiment=True)
-            return (use,)
+            return (_experiment(spec),)
     return None
 
 
-def _restart(
-    case: Case,
-    added: tuple[RemedyUse, ...],
-    catalogue: Mapping[str, RemedySpec],
-    survey: Survey | None,
-    offers: Sequence[str],
-) -> Restart:
-    recovery = case.policy.recovery
-    resume = plans.resume(case.state, case.choice, _resume_arg(case), survey)
+def _restart(case: Case, added: tuple[RemedyUse, ...], offers: Sequence[str]) -> Restart:
+    resume = plans.resume(case.state, case.choice, _resume_arg(case), case.survey)
     replaced = {use.id for use in added}
     uses = (*(use for use in case.effect if use.id not in replaced), *added)
-    why = _what_happened(case).plus(
-        *_what_next(case, added, catalogue), *_offered(offers), resume.why
-    )
+    why = _what_happened(case).plus(*_what_next(case, added), *_offered(offers), resume.why)
     plan = plans.build(
         case.state,
         case.state.next_attempt,
         why,
         uses,
-        catalogue,
+        case.catalogue,
         argv=resume.argv,
         via=resume.via,
         checkpoint=case.choice.chosen,
         resume_arg=resume.template,
     )
     delay_s = 0.0
-    if history.ids(plan) == history.ids(case.attempt.plan) and not _is_first(case):
+    if plan.settings == case.attempt.plan.settings and not _is_first(case):
         doublings = min(max(len(history.tries(case)) - 1, 0), 30)
-        delay_s = min(case.policy.timing.backoff_first_s * 2.0**doublings, recovery.backoff_cap_s)
+        delay_s = case.policy.timing.backoff_first_s * 2.0**doublings
     return Restart(
         plan=plan,
-        rejected=case.choice.rejected,
-        chosen=case.choice.chosen,
-        delay_s=delay_s,
-        why=why,
+        choice=case.choice,
+        delay_s=min(delay_s, case.policy.recovery.backoff_cap_s),
     )
 
 
@@ -303,7 +260,7 @@ def _resume_arg(case: Case) -> str | None:
     """
     given, last = case.policy.recovery.resume_arg, case.attempt
     failed = last.plan.resume_arg is not None and not last.began
-    refused = given == plans.AUTO_RESUME and last.code == _USAGE_ERROR
+    refused = given == plans.AUTO_RESUME and last.code == crashes.USAGE_ERROR
     # Of a program without heartbeats no first step is ever seen.
     found_none = last.plan.checkpoint is None and last.first_beat_s is not None
     return None if failed and (refused or found_none) else given
@@ -335,36 +292,33 @@ def _what_happened(case: Case) -> Why:
     )
 
 
-def _what_next(
-    case: Case, added: Sequence[RemedyUse], catalogue: Mapping[str, RemedySpec]
-) -> tuple[Why, ...]:
+def _what_next(case: Case, added: Sequence[RemedyUse]) -> tuple[Why, ...]:
     found = []
-    dropped = tuple(sorted(case.spoiled & history.ids(case.attempt.plan)))
+    dropped = tuple(sorted(case.spoiled & case.attempt.plan.settings))
     if dropped:
         found.append(Why("taking-back", names=dropped))
     if case.choice.spent:
         found.append(Why("passing-over", names=case.choice.spent))
     if added:
-        tried = tuple(f"{use.id} ({catalogue[use.id].summary})" for use in added)
+        tried = tuple(f"{use.id} ({case.catalogue[use.id].summary})" for use in added)
         code: WhyCode = "experiment" if all(use.experiment for use in added) else "trying"
         return (*found, Why(code, names=tried))
     kept = tuple(use.id for use in case.effect)
     return (*found, Why("again-with", names=kept) if kept else Why("again"))
 
 
-def _give_up(case: Case, offers: Sequence[str]) -> Stop:
-    spent, what = history.tries(case), _what_happened(case)
-    why = what.plus(
-        Why("plan-failed", count=len(spent)) if len(spent) > 1 else Why("no-remedy-left")
-    )
+def _give_up(case: Case, offers: Sequence[str]) -> GivenUp:
+    what = _what_happened(case)
+    if case.crash is not None and case.crash.repeated:
+        same = what.plus(Why("same-again", count=case.crash.repeated + 1))
+        return _failed(case, same.plus(*_offered(offers)), offers)
+    spent = history.tries(case)
+    several = len(spent) > 1
+    why = what.plus(Why("plan-failed", count=len(spent)) if several else Why("no-remedy-left"))
     used = dict.fromkeys(one.plan.checkpoint.path for one in spent if one.plan.checkpoint)
     if len(used) > 1:
         why = why.plus(Why("resumed-from", names=tuple(map(name_of, used))))
-    if case.crash is not None and case.crash.repeated:
-        same = what.plus(Why("same-again", count=case.crash.repeated + 1))
-        return _failed(same.plus(*_offered(offers)), case.attempt, offers)
-    why = why.plus(Why("nothing-left-to-try"), *_offered(offers))
-    return Stop(why=why, exit_code=outcome.EXIT_GAVE_UP, offers=tuple(offers))
+    return _end(why.plus(Why("nothing-left-to-try"), *_offered(offers)), offers=offers)
 
 
 def _offered(offers: Sequence[str]) -> tuple[Why, ...]:

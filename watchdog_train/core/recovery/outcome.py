@@ -15,8 +15,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.plans import sure_option, with_arguments
 from watchdog_train.core.recovery.remedies import RemedySpec
-
-EXIT_RETRY_ELSEWHERE, EXIT_GAVE_UP, EXIT_REFUSED = 75, 76, 78
+from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED, EXIT_RETRY_ELSEWHERE
 
 
 def finish(state: State) -> RunFinished:
@@ -105,12 +104,11 @@ def give_up(
     exit_code: int,
     outcome: Outcome = "gave_up",
     *,
-    offers: tuple[str, ...] = (),
     guilty: tuple[GuiltyNode, ...] = (),
     consumes: tuple[TaskName, ...] = (),
 ) -> Record:
     """No further attempt, for the whole job; the arguments are those of the event."""
-    event = e.GivenUp(why=why, exit_code=exit_code, outcome=outcome, offers=offers, guilty=guilty)
+    event = e.GivenUp(why=why, exit_code=exit_code, outcome=outcome, guilty=guilty)
     return Record(events=(event,), consumes=consumes)
 
 

@@ -40,8 +40,6 @@ _OWN_RESUME = {name for name in _SURE_NAMES if "resume" in name} | {"auto_resume
 _NO = ("null", "none", "false", "no", "off", "0", "never", "scratch")
 """Values of such an option that ask for no resume."""
 
-_RESUMES: tuple[WhyCode, WhyCode] = ("resumes-from", "newest-checkpoint")
-
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 """Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
 
@@ -79,7 +77,7 @@ def build(
             env.update(spec.env)
         entry = spec.in_part if use.in_part else spec.in_process
         if entry is not None and spec.counts_attempts:
-            earlier = sum(use.id in (one.id for one in a.plan.remedies) for a in state.attempts)
+            earlier = sum(use.id in one.plan.settings for one in state.attempts)
             entry = {**entry, "times": earlier + 1}
         if entry is not None:
             entries.append(entry if use.n is None else {**entry, "n": use.n})
@@ -129,11 +127,9 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey 
         return _by_arguments(
             argv, template, "", nothing.plus(Why("option-decides", option=template))
         )
-    from_it, newest = (
-        Why(code, path=name_of(chosen.path), step=chosen.step, because=doubt)
-        for doubt in [() if chosen.whole else (Why("maybe-incomplete"),)]
-        for code in _RESUMES
-    )
+    doubt = () if chosen.whole else (Why("maybe-incomplete"),)
+    from_it = Why("resumes-from", path=name_of(chosen.path), step=chosen.step, because=doubt)
+    newest = msgspec.structs.replace(from_it, code="newest-checkpoint")
     if template is None:
         hooked = chosen.format == "hf" or (
             chosen.format == "lightning" and chosen.ordinal is not None

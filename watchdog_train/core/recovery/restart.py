@@ -24,9 +24,10 @@ from watchdog_train.core.job.rendezvous import across_of, meet
 from watchdog_train.core.model import Plan, ScanLevel, Value, Why, said, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import daemons, gpu_memory, keeping, kill, ladder
-from watchdog_train.core.recovery.outcome import EXIT_RETRY_ELSEWHERE, finish, give_up
+from watchdog_train.core.recovery.outcome import finish, give_up
 from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.core.requests import asking
+from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 QUICK_TRIES = 3
 """At once: a usual scan, one with more time, one of what the hooks noted."""
@@ -129,27 +130,21 @@ def _plan_again(
     if observation.survey.failed:
         return _failed_scan(observation, state, policy)
     step = ladder.next_step(state, observation.survey, policy, remedies)
-    if isinstance(step, ladder.Stop):
-        elsewhere = step.exit_code == EXIT_RETRY_ELSEWHERE
-        return give_up(
-            step.why,
-            step.exit_code,
-            step.outcome,
-            offers=step.offers,
-            guilty=of_the_culprit(state) if elsewhere else (),
-            consumes=("survey",),
-        )
+    if isinstance(step, e.GivenUp):
+        if step.exit_code == EXIT_RETRY_ELSEWHERE:
+            step = msgspec.structs.replace(step, guilty=of_the_culprit(state))
+        return Record(events=(step,), consumes=("survey",))
     restoring = keeping.restore(observation, state, step.plan, policy.recovery.resume_arg)
     if restoring is not None:
         return restoring
-    events: list[e.AnyEvent] = [*step.rejected]
+    events: list[e.AnyEvent] = [*step.choice.rejected]
     problems = list(observation.survey.warnings)
     if observation.survey.cut:
         problems.insert(0, observation.survey.problem or "")
     if problems:
         why = Why("scan-cut", problem="; ".join(problems))
         events.append(e.Noticed(kind="scan", pids=(), why=why))
-    if (chosen := step.chosen) is not None:
+    if (chosen := step.choice.chosen) is not None:
         events.append(
             e.CheckpointChosen(
                 path=chosen.path,
@@ -166,7 +161,7 @@ def _plan_again(
     if left_s > 0:
         # Before the plan: a supervisor that dies between the two must not leave a plan that
         # the next one launches at once.
-        events.append(e.BackingOff(delay_s=left_s, until_mono=until, why=step.why))
+        events.append(e.BackingOff(delay_s=left_s, until_mono=until, why=step.plan.why))
     port = observation.other_port
     nodes = across_of(state) is not None
     plan = meet(step.plan, state, port) if nodes else _with_other_port(step.plan, port)
