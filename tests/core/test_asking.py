@@ -13,7 +13,6 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
     AskSave,
     Record,
-    SaveReport,
     Signal,
     StartSurvey,
     Wait,
@@ -22,7 +21,15 @@ from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import CheckpointFinding, MemberSample, Survey, Why, WhyCode, said
+from watchdog_train.core.model import (
+    CheckpointFinding,
+    MemberSample,
+    SaveRecord,
+    Survey,
+    Why,
+    WhyCode,
+    said,
+)
 from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.outcome import finish
@@ -33,7 +40,7 @@ from watchdog_train.report.why_text import why_text
 POLICY = Policy()
 STOPPED = b.stop()
 ASK = e.StopAsked(sequence=1, can_be_asked=True, why=said("asked"), step=7, expects_save=True)
-SAVED = SaveReport(path="/out/9", step=9, t=1e9 + 1.0)
+SAVED = SaveRecord(format="hf", path="/out/9", step=9, t=1e9 + 1.0)
 SUSPECT = Verdict(kind="suspect", age_s=99.0)
 
 

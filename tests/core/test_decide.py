@@ -18,7 +18,6 @@ from watchdog_train.core.actions import (
     LaunchReport,
     Record,
     Request,
-    SaveReport,
     Signal,
     StartEvidence,
     StartSurvey,
@@ -34,6 +33,7 @@ from watchdog_train.core.model import (
     MemberSample,
     Patience,
     ProcessId,
+    SaveRecord,
     Survey,
     said,
 )
@@ -508,7 +508,7 @@ def test_observing_ends_when_the_user_stops() -> None:
 # Saves ---------------------------------------------------------------------------------------
 
 ASKED = e.SaveRequested(by="wtrain save", sequence=1, can_be_asked=True)
-SAVED = SaveReport(path="/out/5", step=5, t=1e9 + 1.0)
+SAVED = SaveRecord(format="hf", path="/out/5", step=5, t=1e9 + 1.0)
 
 
 def survey(*, whole: bool) -> Survey:

@@ -30,6 +30,7 @@ from watchdog_train.core.model import (
     Plan,
     ProcessId,
     Sample,
+    SaveRecord,
     Survey,
     said,
 )
@@ -110,7 +111,7 @@ class World(Machine):
         """So many of the next scans of checkpoints leave no answer."""
         self.valid = False
         """A valid checkpoint was there at the newest scan, whether that failed or not."""
-        self.save: a.SaveReport | None = None
+        self.save: SaveRecord | None = None
         self.dies_after: int | None = None
         self.asked_after: dict[int, a.Request] = {}
         """Requests by the number of the event after which they come."""
@@ -344,14 +345,14 @@ class World(Machine):
                 attempt = self.attempts[-1]
                 if not attempt.hung and attempt.root.alive and attempt.root.state == "S":
                     if action.expects_save:
-                        self.save = a.SaveReport(path="/out/1", step=1, t=1e9 + self.now)
+                        self.save = SaveRecord(format="hf", path="/out/1", step=1, t=1e9 + self.now)
                     self.finish_training(attempt, 0, None)
             case a.AskSave():
                 self.sequence = max(self.sequence + 1, action.number)
                 yield e.SaveRequested(
                     by=action.by, sequence=self.sequence, can_be_asked=action.can_be_asked
                 )
-                self.save = a.SaveReport(path="/out/1", step=1, t=1e9 + self.now)
+                self.save = SaveRecord(format="hf", path="/out/1", step=1, t=1e9 + self.now)
             case a.CleanUp():
                 attempt = self.attempts[-1]
                 assert not attempt.alive, "the tree is said to be gone, and lives"

@@ -84,17 +84,6 @@ class TrainingReport(Value):
     nth: int | None = None
 
 
-class SaveReport(Value):
-    """A finished save that a hook recorded."""
-
-    path: str
-    step: int | None
-    t: float
-    """Unix seconds."""
-    saved_at: float = 0.0
-    """Unix seconds of its newest file."""
-
-
 class Sleep(Value):
     """A time in which nobody looked; it counts as no silence."""
 
@@ -106,17 +95,22 @@ class Sleep(Value):
 
 
 class Told(Value):
-    """What the training on one machine says in words, and what that machine lacks."""
+    """What a training says in words, and what its machine lacks: of one machine, or of all."""
 
     settings: tuple[SettingReport, ...] = ()
     places: tuple[RankPlaces, ...] = ()
+    """Milestones of the judged processes."""
     hooks: tuple[HookReport, ...] = ()
     not_resumed: str | None = None
+    """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
     gpu_hold: GpuHold | None = None
+    """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
     gpu_trouble: str | None = None
+    """Why nothing will be known of the GPUs any more."""
     short: str | None = None
+    """Between two attempts: why nothing can be started, not even a scan of the checkpoints."""
     no_room: str | None = None
-    """As in Observation."""
+    """Before a restart: why the run directory cannot take the files of the next attempt."""
 
 
 class TreeSight(Value):
@@ -153,7 +147,7 @@ class TreeSight(Value):
         return self.sample.machine
 
 
-class Observation(Value, dict=True):
+class Observation(Told, dict=True):
     """Everything the supervisor has seen at one moment."""
 
     now: float
@@ -176,24 +170,18 @@ class Observation(Value, dict=True):
     """Finished saves of the present attempt, oldest first; read where a copy may be kept."""
     other_port: int | None = None
     """A free port for the ranks to meet at, when MASTER_PORT is taken between two attempts."""
-    settings: tuple[SettingReport, ...] = ()
-    places: tuple[RankPlaces, ...] = ()
-    """Milestones of the judged processes."""
-    hooks: tuple[HookReport, ...] = ()
     training: TrainingReport | None = None
     resume_options: tuple[str, ...] = ()
     """Arguments by which the script may resume, as its own parser knows them."""
     tasks: tuple[tuple[int, TaskNote], ...] = ()
     """Of a queue, with the pid of the process that ran it last."""
-    last_save: SaveReport | None = None
+    last_save: SaveRecord | None = None
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     signs: Signs = Signs()
     """Of all trees."""
     busy_at: float = 0.0
     """When they were last seen to work: CPU, I/O, network, births and deaths."""
-    not_resumed: str | None = None
-    """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
     resumed_step: int | None = None
     """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
     slept: Sleep | None = None
@@ -202,16 +190,8 @@ class Observation(Value, dict=True):
     """The rank that comes last, while one does."""
     ahead: tuple[Ahead, ...] | None = None
     """What will go wrong if it goes on like this; None: nobody looks ahead."""
-    gpu_hold: GpuHold | None = None
-    """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
-    short: str | None = None
-    """Between two attempts: why nothing can be started, not even a look at the checkpoints."""
-    no_room: str | None = None
-    """Before a restart: why the run directory cannot take the files of the next attempt."""
     no_save_room: str | None = None
-    """The same: why its next save would end half-written, as the last one has."""
-    gpu_trouble: str | None = None
-    """Why nothing will be known of the GPUs any more."""
+    """Before a restart: why its next save would end half-written, as the last one has."""
     blind: str | None = None
     """Why no process can be looked at now; the sample is an old one."""
     steps_s: float | None = None

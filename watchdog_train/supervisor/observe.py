@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from watchdog_train.core.actions import Observation, Request, SaveReport, Sleep, Told, TreeSight
+from watchdog_train.core.actions import Observation, Request, Sleep, Told, TreeSight
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.detection.detect import Signs, Verdict, signs, verdict
 from watchdog_train.core.fold.state import AttemptRecord, State
@@ -346,14 +346,11 @@ class Observer:
         if line is not None:
             context.trace.append(line)
 
-    def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveReport | None:
+    def _last_save(self, state: State, attempt: AttemptRecord | None) -> SaveRecord | None:
         if attempt is None or not awaits_proof(state):
             return None
         folder = self._context.directory.attempt(attempt.attempt)
-        newest = newest_checkpoint(save for save in read_saves(folder, SAVES_CAP) if save.files)
-        if newest is None:
-            return None
-        return SaveReport(path=newest.path, step=newest.step, t=newest.t, saved_at=newest.saved_at)
+        return newest_checkpoint(save for save in read_saves(folder, SAVES_CAP) if save.files)
 
     def _resumed_step(self) -> int | None:
         steps = [
