@@ -17,10 +17,11 @@ from watchdog_train.config import load, schema
 from watchdog_train.config.presets import PRESETS
 from watchdog_train.config.text import dump_policy, in_order, scalar
 from watchdog_train.core.recovery.ladder import FALLBACK
+from watchdog_train.core.recovery.remedies import EVERYWHERE, RemedySpec
 from watchdog_train.explain.cause import OBJECTS, SIGNALS, Family
 from watchdog_train.explain.families import known_families
 from watchdog_train.explain.messages import MESSAGES
-from watchdog_train.remedies.catalogue import CATALOGUE, EVERYWHERE, Remedy
+from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 CLI_HEAD = """\
@@ -164,7 +165,7 @@ def remedies_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _remedy(remedy: Remedy) -> Iterator[str]:
+def _remedy(remedy: RemedySpec) -> Iterator[str]:
     yield from ("", f"### {remedy.id}", "")
     how = "where the explanation names the device" if remedy.kind == "device" else "by itself"
     if remedy.needs_allow or remedy.kind == "training":

@@ -9,7 +9,8 @@ import msgspec
 
 from watchdog_train.cli.options import json_option
 from watchdog_train.cli.screen import echo, print_json
-from watchdog_train.remedies.catalogue import CATALOGUE, Remedy, available
+from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.remedies.catalogue import CATALOGUE, available
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 
@@ -38,7 +39,7 @@ def remedies(*, as_json: bool) -> None:
         echo(_wrapped(f"{name}: {how}"))
 
 
-def _lines(remedy: Remedy, *, present: bool) -> list[str]:
+def _lines(remedy: RemedySpec, *, present: bool) -> list[str]:
     use = "where the device is named" if remedy.kind == "device" else "by itself"
     if remedy.needs_allow or remedy.kind == "training":
         use = "only with --allow"

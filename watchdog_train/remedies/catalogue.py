@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from typing import get_args
 
+from watchdog_train.core.model import RemedyKind
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedies import parted
+from watchdog_train.core.recovery.remedies import RemedySpec, parted
 from watchdog_train.errors import WtrainError
 from watchdog_train.remedies.consequential import DEVICE, TRAINING
 from watchdog_train.remedies.execution import EXECUTION
 from watchdog_train.remedies.loading import LOADING
-from watchdog_train.remedies.remedy import EVERYWHERE, KINDS, Remedy
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
-__all__ = ["CATALOGUE", "EVERYWHERE", "Remedy", "available", "refuse_unknown", "script_lines"]
-
-CATALOGUE: Mapping[str, Remedy] = {
+CATALOGUE: Mapping[str, RemedySpec] = {
     remedy.id: remedy for remedy in (*LOADING, *EXECUTION, *DEVICE, *TRAINING)
 }
 
 
-def available(platform: str = sys.platform) -> dict[str, Remedy]:
+def available(platform: str = sys.platform) -> dict[str, RemedySpec]:
     """The remedies of this platform: what the ladder may choose from."""
     return {name: item for name, item in CATALOGUE.items() if platform in item.platforms}
 
 
 def script_lines() -> dict[str, str]:
-    """Remedy id -> the lines for the training script that make the setting for good."""
+    """RemedySpec id -> the lines for the training script that make the setting for good."""
     return {name: item.script_line for name, item in CATALOGUE.items() if item.script_line}
 
 
 def remedy_words() -> dict[str, str]:
-    """Remedy id -> what it does and the line for the script, for the reader of a bundle."""
+    """RemedySpec id -> what it does and the line for the script, for the reader of a bundle."""
     lines = {
         name: "; ".join(filter(None, (item.summary, item.script_line)))
         for name, item in CATALOGUE.items()
@@ -53,7 +52,7 @@ def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
         *(f"--with {why}" for why in wrong.values()),
         *_unknown("--with", [word for word in asked if word not in wrong], CATALOGUE),
         *_unknown("--without", recovery.without_remedies, CATALOGUE),
-        *_unknown("--allow", recovery.allow, (*CATALOGUE, *KINDS)),
+        *_unknown("--allow", recovery.allow, (*CATALOGUE, *get_args(RemedyKind))),
     ]
     for name in asked:
         if name in CATALOGUE and platform not in CATALOGUE[name].platforms:

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from watchdog_train.remedies.remedy import Remedy, in_process, variables
+from watchdog_train.core.recovery.remedies import RemedySpec, variables
 
 DEVICE = (
-    Remedy(
+    RemedySpec(
         id="cpu-not-mps",
         kind="device",
         summary="trains on the CPU",
         env={"DISABLE_MPS": "1"},  # read by Lightning's MPSAccelerator
-        in_process=in_process("cpu-not-mps", device="mps"),
+        parameters={"device": "mps"},
         precondition='the device is chosen by asking whether MPS is there; .to("mps") stays',
         changes="rounding; the random numbers of the CPU are others",
         may_break="nothing; steps get slower",
         script_line='torch.device("cpu") in place of "mps"\n'
         "TrainingArguments(..., use_cpu=True)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="mps-fallback",
         kind="device",
         summary="computes on the CPU what MPS cannot",
-        **variables("mps-fallback", PYTORCH_ENABLE_MPS_FALLBACK="1"),
+        **variables(PYTORCH_ENABLE_MPS_FALLBACK="1"),
         precondition="training on MPS; read when torch is imported",
         changes="rounding of those operations",
         may_break="nothing; those operations get slower",
         script_line='os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"  # before the import',
         platforms=("darwin",),
     ),
-    Remedy(
+    RemedySpec(
         id="cpu",
         kind="device",
         summary="trains on the CPU, whatever device the script asks for",
         env={"CUDA_VISIBLE_DEVICES": "", "DISABLE_MPS": "1", "ACCELERATE_USE_CPU": "true"},
-        in_process=in_process("cpu"),
         needs_allow=True,
         precondition="what asks by torch in the thread that imports it, Trainer, accelerate and "
         "Lightning; not torch.Generator, weights read by safetensors to a GPU, or kernels",
@@ -46,11 +45,11 @@ DEVICE = (
 )
 
 TRAINING = (
-    Remedy(
+    RemedySpec(
         id="skip-bad-batches",
         kind="training",
         summary="leaves out batches that cannot be read or moved, at most 100, and tells of each",
-        in_process=in_process("skip-bad-batches", n=100),
+        parameters={"n": 100},
         precondition="a DataLoader of torch, and moving by accelerate, Trainer or Lightning, not "
         "by a loop of your own; no iterable dataset with workers or that ends with its first "
         "error; counted in each process and attempt; a dead worker, a lack of memory or files, a "
@@ -60,11 +59,10 @@ TRAINING = (
         may_break="hides a mistake in the data",
         script_line="catch the error in the dataset's __getitem__ and return another example",
     ),
-    Remedy(
+    RemedySpec(
         id="batch-halve-accumulate",
         kind="training",
         summary="halves the batch and doubles the accumulation, so that a step sees as much",
-        in_process=in_process("batch-halve-accumulate"),
         precondition="an even batch; not with DeepSpeed, auto_find_batch_size, split_batches or "
         "a Trainer that groups generations, whose sizes are fixed elsewhere",
         changes="batch norm, losses with negatives of the batch, and dropout see smaller batches; "
@@ -74,11 +72,10 @@ TRAINING = (
         "TrainingArguments(..., per_device_train_batch_size=... / 2, "
         "gradient_accumulation_steps=... * 2)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="no-eval",
         kind="training",
         summary="trains without evaluation in between, and without loading the best model",
-        in_process=in_process("no-eval"),
         precondition="a Trainer of Lightning, or of transformers unless saves or learning rate "
         "hang on a metric; a loop of the script's own cannot be changed",
         changes="no metrics, no best model, no early stopping by them; checkpoints are the newest",
@@ -87,11 +84,10 @@ TRAINING = (
         'TrainingArguments(..., eval_strategy="no", load_best_model_at_end=False)  # Trainer\n'
         "Trainer(..., limit_val_batches=0, num_sanity_val_steps=0)  # with Lightning",
     ),
-    Remedy(
+    RemedySpec(
         id="eval-batch",
         kind="training",
         summary="evaluates in batches no larger than those of the training",
-        in_process=in_process("eval-batch"),
         precondition="a Trainer of transformers, or a DataLoader that is iterated while gradients "
         "are off, after a first step; not with Lightning, nor several ranks of accelerate",
         changes="means over the batches of an evaluation",
@@ -99,12 +95,11 @@ TRAINING = (
         script_line="DataLoader(evaluation, batch_size=...)  # that of the training\n"
         "TrainingArguments(..., per_device_eval_batch_size=...)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="shorter-sequences",
         kind="training",
         summary="cuts sequences at half of the greatest length so far, in each further attempt at "
         "half of that",
-        in_process=in_process("shorter-sequences"),
         counts_attempts=True,
         precondition="a DataLoader whose batches are dicts with input_ids; attention_mask, labels "
         "and others of its shape are cut with it",
@@ -112,11 +107,11 @@ TRAINING = (
         may_break="losses on the end of long examples have less left to learn from",
         script_line="tokenizer(..., truncation=True, max_length=...)",
     ),
-    Remedy(
+    RemedySpec(
         id="subset",
         kind="training",
         summary="takes the first 1000 examples, of subset=N the first N, for trials",
-        in_process=in_process("subset", n=1000),
+        parameters={"n": 1000},
         for_trials=True,
         precondition="the train_dataset of a Trainer; a DataLoader, unless it has a sampler that "
         "is not torch's. From the first attempt: no checkpoint of the whole data is resumed",

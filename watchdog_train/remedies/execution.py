@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from watchdog_train.remedies.remedy import Remedy, in_process, variables
+from watchdog_train.core.recovery.remedies import RemedySpec, variables
 
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 NOT_A_NETWORK = "^lo,docker,podman,virbr,veth,br-,cni,flannel,cali,tun,tap"
 """NCCL reads a leading ^ as "none that begin with" (its documentation, NCCL_SOCKET_IFNAME)."""
 
 EXECUTION = (
-    Remedy(
+    RemedySpec(
         id="omp-1",
         summary="one thread for OpenMP, MKL, OpenBLAS and torch",
         env=THREADS,
-        in_process=in_process("omp-1"),
         changes="sums on the CPU may be taken in another order",
         may_break="nothing; computing on the CPU gets slower",
         script_line="torch.set_num_threads(1)  # and OMP_NUM_THREADS=1 before Python starts",
     ),
-    Remedy(
+    RemedySpec(
         id="wandb-offline",
         summary="keeps wandb's data on disk instead of sending it",
         env={"WANDB_MODE": "offline"},
-        in_process=in_process("wandb-offline"),
-        in_part=in_process("wandb-offline", keep_rank_0=True),
+        in_part={"id": "wandb-offline", "keep_rank_0": True},
         needs_allow=True,
         precondition="by itself only on ranks other than 0; rank 0 must be allowed "
         "(--allow wandb-offline), because the dashboard goes quiet",
@@ -31,100 +29,99 @@ EXECUTION = (
         may_break="sweeps and alerts that need the server",
         script_line='wandb.init(mode="offline")  # later: wandb sync wandb/offline-run-*',
     ),
-    Remedy(
+    RemedySpec(
         id="no-compile",
         summary="runs without torch.compile",
-        **variables("no-compile", TORCH_COMPILE_DISABLE="1"),
+        **variables(TORCH_COMPILE_DISABLE="1"),
         changes="rounding differs from compiled kernels",
         may_break="memory may no longer suffice; steps get slower",
         script_line="remove torch.compile(...), or TORCH_COMPILE_DISABLE=1\n"
         "TrainingArguments(..., torch_compile=False)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="compile-threads-1",
         summary="compiles in the main process",
-        **variables("compile-threads-1", TORCHINDUCTOR_COMPILE_THREADS="1"),
+        **variables(TORCHINDUCTOR_COMPILE_THREADS="1"),
         may_break="nothing; compiling takes longer",
         script_line='os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before the import',
     ),
-    Remedy(
+    RemedySpec(
         id="stagger-start",
         summary="lets the ranks of a machine start one after the other",
-        in_process=in_process("stagger-start", n=10),
+        parameters={"n": 10},
         precondition="ranks of torchrun or accelerate launch; each waits at its first import for "
         "10 s (N s) more than the one before it",
         may_break="nothing; the start takes longer",
         script_line='time.sleep(10 * int(os.environ.get("LOCAL_RANK", 0)))  # before the imports',
     ),
-    Remedy(
+    RemedySpec(
         id="celery-solo",
         summary="runs the tasks of a Celery worker in its own process, without gossip and mingle",
-        in_process=in_process("celery-solo"),
         precondition="a worker of Celery that trains in tasks, but not with eventlet or gevent",
         may_break="one task at a time; limits of a task's time and revoking it have no effect, and "
         "a broker may miss its heartbeats during a long one",
         script_line="celery -A app worker --pool solo --without-gossip --without-mingle",
     ),
-    Remedy(
+    RemedySpec(
         id="nccl-p2p-off",
         summary="keeps NCCL off direct transfers between GPUs",
-        **variables("nccl-p2p-off", NCCL_P2P_DISABLE="1"),
+        **variables(NCCL_P2P_DISABLE="1"),
         precondition="training uses NCCL; without it this has no effect",
         may_break="nothing; collectives get slower",
         script_line='os.environ["NCCL_P2P_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
     ),
-    Remedy(
+    RemedySpec(
         id="nccl-ib-off",
         summary="keeps NCCL off InfiniBand and RoCE",
-        **variables("nccl-ib-off", NCCL_IB_DISABLE="1"),
+        **variables(NCCL_IB_DISABLE="1"),
         precondition="training uses NCCL over several machines; else this has no effect",
         may_break="nothing; collectives between machines get much slower",
         script_line='os.environ["NCCL_IB_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
     ),
-    Remedy(
+    RemedySpec(
         id="nccl-socket-ifname",
         summary="keeps NCCL off interfaces that lead to no other machine",
-        **variables("nccl-socket-ifname", NCCL_SOCKET_IFNAME=NOT_A_NETWORK),
+        **variables(NCCL_SOCKET_IFNAME=NOT_A_NETWORK),
         precondition="training uses NCCL; an NCCL_SOCKET_IFNAME of yours is replaced",
         may_break="a machine that is reached by such an interface only",
         script_line="NCCL_SOCKET_IFNAME=eth0 (the name of yours) on every node, and "
         "GLOO_SOCKET_IFNAME, which takes no exclusions",
         platforms=("linux",),
     ),
-    Remedy(
+    RemedySpec(
         id="raise-ddp-timeout",
         summary="lets ranks wait for each other for two hours",
-        in_process=in_process("raise-ddp-timeout", seconds=7200),
+        parameters={"seconds": 7200},
         precondition="init_process_group and new_group with a shorter timeout",
         may_break="nothing; torch's own end of a real hang comes later",
         script_line="init_process_group(timeout=timedelta(hours=2))\n"
         "TrainingArguments(..., ddp_timeout=7200)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="allocator-expandable",
         summary="lets segments of CUDA memory grow, so that less of it is lost in gaps",
-        **variables("allocator-expandable", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
+        **variables(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
         precondition="training on CUDA; a PYTORCH_CUDA_ALLOC_CONF of yours is replaced",
         may_break="memory shared between processes by CUDA IPC",
         script_line='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  '
         "# before the import",
         platforms=("linux",),
     ),
-    Remedy(
+    RemedySpec(
         id="memory-relief",
         summary="collects garbage, empties the cache of the GPU and waits for it every 5 steps",
-        in_process=in_process("memory-relief", n=5),
+        parameters={"n": 5},
         precondition="steps of an optimizer of torch; memory that is in use is not freed",
         may_break="nothing; steps get slower, and a pending error of the GPU is raised earlier",
         script_line="gc.collect(); torch.cuda.synchronize(); torch.cuda.empty_cache()  "
         "# every 5 steps",
     ),
-    Remedy(
+    RemedySpec(
         id="debug-detail",
         summary="has torch check every collective, to name the rank that differs",
-        **variables("debug-detail", TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+        **variables(TORCH_DISTRIBUTED_DEBUG="DETAIL"),
         evidence_only=True,
         precondition="for one attempt, because it is slow",
         # torch 2.13, CPU: DistributedDataParallel over gloo ended so in 5 of 5 trials.
@@ -132,19 +129,20 @@ EXECUTION = (
         needs_allow=True,
         script_line="TORCH_DISTRIBUTED_DEBUG=DETAIL python train.py",
     ),
-    Remedy(
+    RemedySpec(
         id="launch-blocking",
         summary="waits for every CUDA kernel, so that the stack shows the one that hangs",
-        **variables("launch-blocking", CUDA_LAUNCH_BLOCKING="1"),
+        **variables(CUDA_LAUNCH_BLOCKING="1"),
         evidence_only=True,
         precondition="for one attempt, because it is slow",
         may_break="nothing; it mends nothing either, it names the kernel",
         script_line="CUDA_LAUNCH_BLOCKING=1 python train.py",
         platforms=("linux", "win32"),
     ),
-    Remedy(
+    RemedySpec(
         id="plain-retry",
         summary="starts again with nothing changed",
+        parameters=None,
         precondition="the evidence says that the trouble may pass",
         may_break="nothing",
     ),

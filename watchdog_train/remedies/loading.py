@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from watchdog_train.remedies.remedy import Remedy, in_process, variables
+from watchdog_train.core.recovery.remedies import RemedySpec, variables
 
 LOADING = (
-    Remedy(
+    RemedySpec(
         id="num-workers-0",
         summary="loads data in the main process",
-        in_process=in_process("num-workers-0"),
         precondition="map-style datasets without a worker_init_fn of the script's, and iterable "
         "ones with one worker or of the library datasets, which shard themselves; the hook leaves "
         "others alone",
@@ -18,77 +17,71 @@ LOADING = (
         script_line="DataLoader(..., num_workers=0)\n"
         "TrainingArguments(..., dataloader_num_workers=0)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="num-workers-1",
         summary="loads data with one worker",
-        in_process=in_process("num-workers-1"),
         precondition="map-style datasets of a DataLoader with several workers",
         changes="random augmentation draws from the generator of one worker",
         may_break="nothing; loading may get slower",
         script_line="DataLoader(..., num_workers=1)\n"
         "TrainingArguments(..., dataloader_num_workers=1)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="spawn",
         summary="starts loader workers by spawn instead of fork",
-        in_process=in_process("spawn"),
         precondition="a DataLoader with workers",
         may_break="datasets that cannot be pickled, and scripts without a __main__ guard",
         script_line='DataLoader(..., multiprocessing_context="spawn")',
     ),
-    Remedy(
+    RemedySpec(
         id="pin-memory-off",
         summary="does without the pinning thread",
-        in_process=in_process("pin-memory-off"),
         precondition="a DataLoader with pin_memory=True",
         may_break="nothing; copies to the GPU no longer overlap",
         script_line="DataLoader(..., pin_memory=False)\n"
         "TrainingArguments(..., dataloader_pin_memory=False)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="persistent-workers-off",
         summary="starts loader workers anew for every epoch",
-        in_process=in_process("persistent-workers-off"),
         precondition="a DataLoader with persistent_workers=True",
         may_break="caches that a dataset keeps in its workers; every epoch starts later",
         script_line="DataLoader(..., persistent_workers=False)\n"
         "TrainingArguments(..., dataloader_persistent_workers=False)  # with a Trainer",
     ),
-    Remedy(
+    RemedySpec(
         id="loader-timeout",
         summary="lets a silent loader worker end the attempt with an error",
-        in_process=in_process("loader-timeout", seconds=300),
+        parameters={"seconds": 300},
         precondition="a DataLoader with workers and without a timeout",
         may_break="a batch that takes longer than 300 s becomes an error",
         script_line="DataLoader(..., timeout=300)",
     ),
-    Remedy(
+    RemedySpec(
         id="file-system-sharing",
         summary="shares tensors between processes by named files",
-        in_process=in_process("file-system-sharing"),
         may_break="killed processes leave segments in /dev/shm; wtrain removes those of its run",
         script_line='torch.multiprocessing.set_sharing_strategy("file_system")',
         platforms=("linux", "darwin"),
     ),
-    Remedy(
+    RemedySpec(
         id="num-proc-none",
         summary="maps and filters datasets in the main process, writing in small parts",
-        in_process=in_process("num-proc-none", writer_batch_size=100),
+        parameters={"writer_batch_size": 100},
         precondition="map or filter of the library datasets; the batch size of a map stays",
         may_break="nothing; preprocessing takes longer, and what was cached is prepared again",
         script_line="dataset.map(..., num_proc=None, writer_batch_size=100)",
     ),
-    Remedy(
+    RemedySpec(
         id="tokenizers-off",
         summary="switches the tokenizers' own threads off",
-        **variables("tokenizers-off", TOKENIZERS_PARALLELISM="false"),
+        **variables(TOKENIZERS_PARALLELISM="false"),
         may_break="nothing; tokenising in the main process gets slower",
         script_line='os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before the import',
     ),
-    Remedy(
+    RemedySpec(
         id="tokenizers-slow",
         summary="takes tokenizers without threads of their own",
-        in_process=in_process("tokenizers-slow"),
         precondition="AutoTokenizer of transformers 4, for models with a slow tokenizer; "
         "transformers 5 has fast ones only, so it has no effect there: tokenizers-off",
         changes="a slow tokenizer may split some texts in another way",
@@ -96,29 +89,28 @@ LOADING = (
         "tokenising takes much longer",
         script_line="AutoTokenizer.from_pretrained(..., use_fast=False)",
     ),
-    Remedy(
+    RemedySpec(
         id="safetensors-off",
         summary="reads and writes weights without safetensors",
-        in_process=in_process("safetensors-off"),
         precondition="from_pretrained of a model that has other weights (pytorch_model.bin), and "
         "saves of the Trainer of transformers 4; without either it has no effect",
         may_break="nothing; such files are pickles, so only those of somebody you trust",
         script_line="AutoModel.from_pretrained(..., use_safetensors=False)\n"
         "TrainingArguments(..., save_safetensors=False)  # with a Trainer of transformers 4",
     ),
-    Remedy(
+    RemedySpec(
         id="hf-offline",
         summary="takes models and data from the local cache only",
-        **variables("hf-offline", HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1"),
+        **variables(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1"),
         precondition="the cache is complete; it is taken back when training cannot begin with it",
         changes="nothing, as long as the cache holds the same revision",
         may_break="whatever is not in the cache",
         script_line='os.environ["HF_HUB_OFFLINE"] = "1"  # before the import',
     ),
-    Remedy(
+    RemedySpec(
         id="hub-timeouts",
         summary="gives up on a server of the hub that is silent for 30 s",
-        **variables("hub-timeouts", HF_HUB_ETAG_TIMEOUT="30", HF_HUB_DOWNLOAD_TIMEOUT="30"),
+        **variables(HF_HUB_ETAG_TIMEOUT="30", HF_HUB_DOWNLOAD_TIMEOUT="30"),
         precondition="huggingface_hub, whose own limit is 10 s; each of its retries may take as "
         "long again",
         changes="nothing: a file in the cache is used when the server does not answer",
@@ -126,17 +118,16 @@ LOADING = (
         script_line='os.environ["HF_HUB_ETAG_TIMEOUT"] = "30"  # before the import\n'
         'os.environ["HF_HUB_DOWNLOAD_TIMEOUT"] = "30"',
     ),
-    Remedy(
+    RemedySpec(
         id="xet-off",
         summary="downloads by plain HTTP instead of Xet",
-        **variables("xet-off", HF_HUB_DISABLE_XET="1"),
+        **variables(HF_HUB_DISABLE_XET="1"),
         may_break="nothing; large downloads may be slower",
         script_line='os.environ["HF_HUB_DISABLE_XET"] = "1"  # before the import',
     ),
-    Remedy(
+    RemedySpec(
         id="clear-stale-lock",
         summary="removes a lock file that a dead process of this run has left",
-        in_process=in_process("clear-stale-lock"),
         precondition="FileBaton of torch (extensions) and SoftFileLock; only the very file that a "
         "process of this run has made, and only once that process is gone",
         may_break="nothing; what the dead process was writing may be incomplete",

@@ -14,9 +14,9 @@ from watchdog_train.core.actions import Request
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
+from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.core.starting.jobs import JobTask, is_begun_again
 from watchdog_train.errors import WtrainError
-from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.children import ChildTable
@@ -35,7 +35,7 @@ StopMode = Literal["soft", "now"]
 
 def adopt_run(
     directory: RunDirectory,
-    remedies: Mapping[str, Remedy],
+    remedies: Mapping[str, RemedySpec],
     *,
     terminal: Terminal,
     display: Display,

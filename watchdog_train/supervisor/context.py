@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.core.starting.jobs import JobTask
-from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.run_paths import RunDirectory
@@ -40,7 +40,7 @@ class Context(msgspec.Struct):
     children: ChildTable
     tasks: Tasks
     signals: SignalQueue
-    remedies: Mapping[str, Remedy]
+    remedies: Mapping[str, RemedySpec]
     run_id: str
     scope: str
     cwd: str

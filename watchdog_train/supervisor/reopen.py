@@ -18,10 +18,9 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedies import parted
+from watchdog_train.core.recovery.remedies import RemedySpec, parted
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
-from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import live_runs
 from watchdog_train.store.run_directory import name_from_command, point_latest, resolve_here
@@ -116,7 +115,7 @@ def _home(run: RunDirectory) -> Path:
 def start_agent(
     run: RunDirectory,
     changed: Settings,
-    remedies: Mapping[str, Remedy],
+    remedies: Mapping[str, RemedySpec],
     *,
     environment: Mapping[str, str],
     foreground: bool,
@@ -138,7 +137,7 @@ def start_agent(
 
 def reopen_run(
     directory: RunDirectory,
-    remedies: Mapping[str, Remedy],
+    remedies: Mapping[str, RemedySpec],
     *,
     task: JobTask | None,
     changed: Settings,

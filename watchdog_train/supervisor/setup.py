@@ -19,10 +19,11 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import plans
+from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
-from watchdog_train.remedies.catalogue import Remedy, script_lines
+from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting import write_plain
@@ -127,7 +128,7 @@ class RunSession:
         self,
         directory: RunDirectory,
         policy: Policy,
-        remedies: Mapping[str, Remedy],
+        remedies: Mapping[str, RemedySpec],
         *,
         terminal: Terminal,
         display: Display,

@@ -12,8 +12,8 @@ from pathlib import Path
 from watchdog_train.config import dump_policy
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.errors import WtrainError
-from watchdog_train.remedies.catalogue import Remedy
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.registry import LiveRun, live_runs
@@ -46,7 +46,7 @@ from watchdog_train.whole_files import replace_whole
 def start_run(
     policy: Policy,
     command: tuple[str, ...],
-    remedies: Mapping[str, Remedy],
+    remedies: Mapping[str, RemedySpec],
     *,
     foreground: bool,
     options: tuple[str, ...] = (),
@@ -118,7 +118,7 @@ def remove_succeeded(runs_dir: Path, name: str) -> None:
 
 def _take_up(
     run: LiveRun,
-    remedies: Mapping[str, Remedy],
+    remedies: Mapping[str, RemedySpec],
     display: Display,
     foreground: bool,
     on_launched: Callable[[RunSession], None] | None,

@@ -1,13 +1,16 @@
-"""What the core must know of a remedy, and which tried ones are shown to have helped. Pure."""
+"""What is known of a remedy, and which tried ones are shown to have helped. Pure."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import RemedyKind, RemedyUse, Value
+
+Platform = Literal["linux", "darwin", "win32"]
+EVERYWHERE: tuple[Platform, ...] = get_args(Platform)
 
 
 def parted(word: str) -> tuple[str, int | None]:
@@ -19,15 +22,15 @@ def parted(word: str) -> tuple[str, int | None]:
 
 
 class RemedySpec(Value):
-    """What the core must know of a remedy; the catalogue adds what a person wants to read."""
+    """One safer setting with all that the ladder and a person want to know before using it."""
 
     id: str
     kind: RemedyKind = "execution"
     summary: str
     """What it does, as a clause: `loads data in the main process`."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
-    in_process: dict[str, Any] | None = None
-    """An entry of WTRAIN_SETTINGS for the client, None when the environment does it all."""
+    parameters: dict[str, Any] | None = msgspec.field(default_factory=dict)
+    """For the client, which knows by the id what to do; None: it does nothing."""
     in_part: dict[str, Any] | None = None
     """The entry of a remedy that must be allowed, as far as it needs no permission."""
     needs_allow: bool = False
@@ -38,16 +41,34 @@ class RemedySpec(Value):
     """It goes one step further in each attempt: its entry says the how many-th it is (`times`)."""
     evidence_only: bool = False
     """It mends nothing and slows training: for the next attempt alone."""
+    precondition: str = ""
+    """When it may be applied, and who checks that; "" when it always may."""
+    changes: str = "nothing"
+    """What it changes for the result of the training."""
+    may_break: str
+    script_line: str = ""
+    """The lines that make it permanent in the script, "" when there is nothing to keep."""
+    platforms: tuple[Platform, ...] = EVERYWHERE
+
+    @property
+    def in_process(self) -> dict[str, Any] | None:
+        """Its entry of WTRAIN_SETTINGS."""
+        return None if self.parameters is None else {"id": self.id, **self.parameters}
 
     @property
     def changes_nothing(self) -> bool:
         """True of a plain retry."""
-        return not self.env and self.in_process is None
+        return not self.env and self.parameters is None
 
     @property
     def number(self) -> int | None:
         """What it takes where `--with ID=N` says no other; None where it takes no number."""
-        return (self.in_process or {}).get("n")
+        return (self.parameters or {}).get("n")
+
+
+def variables(**env: str) -> dict[str, Any]:
+    """The fields of a remedy that only sets variables; the client says whether they arrived."""
+    return {"env": env, "parameters": {"env": env}}
 
 
 def tried(state: State) -> tuple[RemedyUse, ...]:
@@ -110,7 +131,7 @@ def _passed(name: str, stall: StallRecord, state: State) -> bool:
 
 def _has(attempt: AttemptRecord, name: str) -> bool:
     refused = name in attempt.reported and name not in attempt.taken
-    return not refused and any(use.id == name for use in attempt.plan.remedies)
+    return not refused and name in attempt.plan.settings
 
 
 def _is_further(one: AttemptRecord, before: AttemptRecord, state: State) -> bool:
