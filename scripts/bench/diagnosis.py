@@ -53,10 +53,9 @@ def main() -> int:
 
 def shown(case: Case, found: Explanation) -> str:
     """One line about a wrong answer."""
-    ranked = ", ".join(f"{one.family} {one.certainty}" for one in found.alternatives)
     certainty = found.because.certainty if found.because is not None else ""
     wanted = " | ".join(case.expect)
-    return f"{found.family} {certainty} instead of {wanted} [{ranked}]"
+    return f"{found.family} {certainty} instead of {wanted}"
 
 
 if __name__ == "__main__":

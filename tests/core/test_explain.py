@@ -492,7 +492,7 @@ def test_two_threads_of_a_rank_in_collectives_are_both_named(records, cause):
     found = judge(evidence)
     text = " ".join(sentences(found))
     assert "ranks 0-1 are in all_reduce" in text
-    assert "Thread saver of ranks 0-1 is in all_gather, _write (train.py:36)." in text
+    assert "Thread saver of ranks 0-1 is in all_gather in torch.all_gather (train.py:36)." in text
     assert cause in text
     assert ("process group at the same time" in text) is bool(cause)
 
@@ -655,7 +655,7 @@ THREADS = {
         (JOINS, UPLOADS, ("other", 22, *UPLOADS[2:])),
         (
             "rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
-            "Its threads uploader and other are sleeping in upload (train.py:4). "
+            "Threads uploader and other of rank 0 are sleeping in upload (train.py:4). "
             "At most 1 h are left. "
             "Who could end the wait of rank 0 (pid 10) is unknown."
         ),

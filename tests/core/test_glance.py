@@ -77,8 +77,8 @@ def test_everybody_is_on_one_line():
         for one in given.processes
     )
     assert glance(msgspec.structs.replace(given, processes=processes)) == (
-        "ranks 0-6: all_reduce (train.py:88) | rank 7: DataLoader wait | "
-        "rank 7 worker 3: open (nfs, D state)"
+        "ranks 0-6: torch.all_reduce (train.py:88) | rank 7: torch._try_get_data (train.py:70) | "
+        "rank 7 worker 3: open (ds.py:9), in the kernel (rpc_wait_bit_killable)"
     )
 
 

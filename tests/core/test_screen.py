@@ -76,7 +76,7 @@ def test_what_is_on_the_screen():
     text = one_screen(verdict_of(evidence), found, evidence, remedy_words=remedy_words())
     assert text.startswith("Dump on request 0001, attempt 2, ")
     assert "\nsince   no progress for 61 s, in phase train\n" in text
-    assert "\nwhere   ranks 0-2: all_reduce (loop.py:88) | rank 3: DataLoader wait" in text
+    assert "\nwhere   ranks 0-2: torch.all_reduce (gpt/loop.py:88) | rank 3:\n" in text
     assert "then    every process" in text
     assert "wtrain show --all" in text
 

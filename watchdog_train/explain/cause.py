@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +25,7 @@ ANY = "any"
 """In `of`: the family may explain every root."""
 
 
-class Cause(Value):
+class Cause(Value, kw_only=False):
     """What a family says of one suspect."""
 
     certainty: x.Certainty
@@ -39,19 +40,12 @@ class Cause(Value):
     """Whom a cause of the whole job blames, where it blames a rank."""
 
 
-def proven(says: str = "", **more: object) -> Cause:
-    """A cause of which everything was seen."""
-    return Cause(certainty="proven", says=says, **more)  # type: ignore[arg-type]
-
-
-def likely(says: str = "", **more: object) -> Cause:
-    """A cause that fits what was seen and has few rivals."""
-    return Cause(certainty="likely", says=says, **more)  # type: ignore[arg-type]
-
-
-def possible(says: str = "", **more: object) -> Cause:
-    """A cause that fits what was seen, as others may."""
-    return Cause(certainty="possible", says=says, **more)  # type: ignore[arg-type]
+proven = partial(Cause, "proven")
+"""A cause of which everything was seen."""
+likely = partial(Cause, "likely")
+"""A cause that fits what was seen and has few rivals."""
+possible = partial(Cause, "possible")
+"""A cause that fits what was seen, as others may."""
 
 
 OfProcess = Callable[["Scene", "Captured"], "Cause | None"]
@@ -94,9 +88,11 @@ REGISTERED: dict[str, Family] = {}
 """By id, in the order in which they were declared."""
 
 
-def held_at_fork(process: Captured, says: str = "", **more: object) -> Cause:
+def held_at_fork(
+    process: Captured, says: str = "", remedies: tuple[str, ...] | None = None
+) -> Cause:
     """Proven where nobody is left in the process who could wake it, else likely."""
-    return (proven if process.is_cut_off else likely)(says, **more)
+    return (proven if process.is_cut_off else likely)(says, remedies)
 
 
 def declare(name: str, issue: str = "", **fields: Any) -> Family:

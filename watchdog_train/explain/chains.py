@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Literal
+
 import msgspec
 
 from watchdog_train.core.detection.rank_gone import has_failed
@@ -17,7 +20,6 @@ from watchdog_train.core.model.progress import spans
 from watchdog_train.explain import frame_sets
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.graph import Waits
-from watchdog_train.explain.ranks import dismantles, plain_operation
 from watchdog_train.explain.releasers import dead_releaser
 
 _WORLD_CAP = 4096
@@ -26,6 +28,14 @@ _FOR_A_HELPER = (
 )  # fmt: skip
 """Waits that a helper which is gone was to end."""
 _HIDING = (x.StoreWait, w.DeviceWait)
+_HIDES = f"{frame_sets.WAITS_FOR_RANKS} || {frame_sets.SYNCHRONISES}"
+_LIBRARY = re.compile(r"\A(?:nccl|p?mpi_)")
+_OF_SCRIPTS = ("reducedict", "reduceloss", "reducetensor", "reduceval", "reducemean", "average")
+"""What many a script calls its own function around an all-reduce."""
+
+Standing = Literal[
+    "alone", "different-operations", "partly-named", "different-places", "some-left", "same", "none"
+]
 
 
 class _Node(msgspec.Struct, kw_only=True):
@@ -56,7 +66,7 @@ class Chains:
         self.ranks = [n for n, node in enumerate(self.nodes) if self._is_rank(node)]
         if not any(isinstance(self.nodes[n].doing, x.CollectiveWait) for n in self.ranks):
             for at in self.ranks:
-                if dismantles(self.nodes[at].process):
+                if _dismantles(self.nodes[at].process):
                     self.nodes[at].doing = x.CollectiveWait(op="destroy_process_group")
         self.records = (*evidence.collectives, *from_log(LogIndex(evidence.logs).lines()))
         self.recorded = compare(self.records)
@@ -209,6 +219,44 @@ class Chains:
             if fact.rank == self._rank(at)
         ]
         return several and [count > 1 for count in open_ones if count > 0] == [True]
+
+    def standing(self) -> tuple[Standing, frozenset[tuple[int, int]]]:
+        """How the ranks compare, and who is in no collective while others wait in one.
+
+        The majority is the victim. Groups of similar size are not forced into one culprit.
+        """
+        gone = {at for at in self.ranks if self.nodes[at].process.state in ("Z", "X")}
+        ranks = [at for at in self.ranks if any(t.frames for t in self.nodes[at].process.threads)]
+        waits = {at: self._collective(at) for at in ranks if at not in gone}
+        waiting = [wait for wait in waits.values() if wait is not None]
+        left = gone | {at for at, wait in waits.items() if wait is None}
+        named = [operation for operation, _ in waiting if operation]
+        standing: Standing = "same"
+        if not waiting:
+            standing = "none" if len(waits) > 1 else "alone"
+        elif len(waits) + len(gone) < 2:
+            standing = "alone"
+        elif left:
+            return "some-left", frozenset(self.nodes[at].process.identity for at in left)
+        elif len(set(named)) > 1:
+            standing = "different-operations"
+        elif named and len(named) < len(waiting):
+            standing = "partly-named"
+        elif len({place for _, place in waiting if place}) > 1:
+            standing = "different-places"
+        return standing, frozenset()
+
+    def _collective(self, at: int) -> tuple[str, object] | None:
+        """Operation and caller of the collective that a rank is in; empty where one is hidden."""
+        nodes = [self.nodes[n] for n in (at, *self._inner.get(at, ()))]
+        for node in nodes:
+            if isinstance(node.doing, x.CollectiveWait) and node.doing.op:
+                own, _ = of_thread.places(node.thread)
+                return plain_operation(node.doing.op), own and (own.function, own.file)
+        hides = f"{_HIDES} || {frame_sets.BACKWARD}" if self.several else _HIDES
+        frames = (frame for node in nodes if node.thread for frame in node.thread.frames)
+        hidden = any(isinstance(node.doing, x.CollectiveWait) for node in nodes)
+        return ("", None) if hidden or any(frame_matches(hides, one) for one in frames) else None
 
     # -- edges ----------------------------------------------------------------------------------
     def _waits(self, at: int) -> Waits:  # noqa: PLR0912 - one case for each kind of wait
@@ -415,6 +463,24 @@ def _trains_with_others(evidence: Evidence) -> bool:
     frames = (f for process in ranks for thread in process.threads for f in thread.frames)
     waits = f"{frame_sets.COLLECTIVE} || {frame_sets.WAITS_FOR_RANKS} || {frame_sets.RENDEZVOUS}"
     return any(of_thread.of_reducer(frame) or frame_matches(waits, frame) for frame in frames)
+
+
+def _dismantles(process: ProcessEvidence) -> bool:
+    """It takes its process group apart, which waits for all ranks unless they wait for it."""
+    frames = process.main.frames if process.main is not None else ()
+    return any(frame_matches(frame_sets.DISMANTLES_GROUP, frame) for frame in frames)
+
+
+def plain_operation(name: str) -> str:
+    """`all_gather` for `_all_gather_base`, `all_gather_into_tensor` and NCCL's `allgather`."""
+    text = _LIBRARY.sub("", name.rpartition("::")[2].lower()).replace("_", "")
+    if text.startswith(_OF_SCRIPTS):
+        return "allreduce"
+    if "send" in text or "recv" in text:
+        return "send or receive"  # one rank sends what another receives: that is no difference
+    for suffix in ("intotensor", "tensor", "base", "coalesced", "object", "objectlist", "opts"):
+        text = text.removesuffix(suffix)
+    return text
 
 
 def has_failed_end(end: x.End) -> bool:

@@ -69,7 +69,6 @@ def judge(
         observed,
         kind=best.kind if observed.kind == "unknown" else observed.kind,
         because=_because(best, scene),
-        alternatives=tuple(_named(one) for one in found[1:3]),
         remedies=grounds.offered(remedies),
         pointless=grounds.pointless,
     )
@@ -192,13 +191,10 @@ def _because(best: _Candidate, scene: Scene) -> x.Because:
         ),
         "missing": spans(scene.not_come)[:_LINE_SHOWN],
     }
-    return msgspec.structs.replace(
-        _named(best),
+    return x.Because(
+        family=best.family.id,
+        certainty=best.certainty,
         template=text,
         values={name: value for name, value in values.items() if f"{{{name}}}" in text},
         link=best.family.link,
     )
-
-
-def _named(one: _Candidate) -> x.Because:
-    return x.Because(family=one.family.id, certainty=one.certainty)

@@ -74,7 +74,7 @@ def patience(
         limits: the settings.
         rows: of nodes of which more is known than their own wait.
     """
-    table = _Table(graph, doing, silence, limits, rows or {})
+    table = _Table(graph, doing, rows or {}, silence, limits)
     return table.shortest([table.of(node) for node in silent if node in graph])
 
 
@@ -139,44 +139,36 @@ def _is_proven(facts: Chains, at: int, doing: x.Doing) -> bool:
     return facts.nodes[at].process.sealed is True
 
 
-class _Table:
-    def __init__(
-        self,
-        graph: Mapping[Node, Waits],
-        doing: Mapping[Node, x.Standstill],
-        silence: Silence,
-        limits: WaitLimits,
-        rows: Mapping[Node, PatienceRow],
-    ) -> None:
-        self._graph = graph
-        self._doing = doing
-        self._silence = silence
-        self._limits = limits
-        self._rows = rows
-        self._known: dict[Node, Patience] = {}
-        self._asked: set[Node] = set()
+class _Table(msgspec.Struct):
+    graph: Mapping[Node, Waits]
+    doing: Mapping[Node, x.Standstill]
+    rows: Mapping[Node, PatienceRow]
+    silence: Silence
+    limits: WaitLimits
+    known: dict[Node, Patience] = {}
+    asked: set[Node] = set()
 
     def of(self, node: Node) -> Patience:
         """Of one node; whoever is asked again on the way waits in a circle."""
-        if node in self._known:
-            return self._known[node]
-        if node in self._asked:
+        if node in self.known:
+            return self.known[node]
+        if node in self.asked:
             return self._row("nobody-left", node)
-        self._asked.add(node)
+        self.asked.add(node)
         found = self._of(node)
-        self._asked.discard(node)
-        self._known[node] = found
+        self.asked.discard(node)
+        self.known[node] = found
         return found
 
     def _of(self, node: Node) -> Patience:
-        if node in self._rows:
-            return self._row(self._rows[node], node)
-        waits = self._graph[node]
+        if node in self.rows:
+            return self._row(self.rows[node], node)
+        waits = self.graph[node]
         own = self._leaf(node)
         if waits.free or waits.halted:
             return own
-        able = [n for n in waits.any_of if n in self._graph and not self._graph[n].idle]
-        needed = [n for n in waits.needs if n in self._graph and not self._graph[n].idle]
+        able = [n for n in waits.any_of if n in self.graph and not self.graph[n].idle]
+        needed = [n for n in waits.needs if n in self.graph and not self.graph[n].idle]
         if needed:
             found = self.shortest([self.of(n) for n in needed])
             if not waits.complete and found.row == "nobody-left":
@@ -186,17 +178,14 @@ class _Table:
             those = [self.of(n) for n in able]
             longest = _longest([*those, own] if not waits.complete else those)
             return self._asked_by(node, longest)
-        if not waits.complete or any(n not in self._graph for n in (*waits.needs, *waits.any_of)):
+        if not waits.complete or any(n not in self.graph for n in (*waits.needs, *waits.any_of)):
             return own
         return own if own.row != "unknown" else self._row("nobody-left", node)
 
     def _asked_by(self, node: Node, found: Patience) -> Patience:
         """A server waits for connections, whatever it does: who asks it says what is waited for."""
-        doing = found.root.doing if found.root is not None else None
-        listens = (isinstance(doing, w.TcpWait) and doing.call == "accept") or (
-            isinstance(doing, w.PipeWait) and doing.listens
-        )
-        return msgspec.structs.replace(found, root=self._doing[node]) if listens else found
+        serves = found.root is not None and w.is_server(found.root.doing)
+        return msgspec.structs.replace(found, root=self.doing[node]) if serves else found
 
     def shortest(self, found: list[Patience]) -> Patience:
         """Of waits that must all end. What is not known does not shorten what is."""
@@ -206,21 +195,21 @@ class _Table:
     def _row(self, row: PatienceRow, node: Node | None, look_in_s: float | None = None) -> Patience:
         return Patience(
             row=row,
-            limit_s=limit_s(row, self._silence, self._limits),
+            limit_s=limit_s(row, self.silence, self.limits),
             look_in_s=look_in_s,
-            root=self._doing.get(node) if node is not None else None,
+            root=self.doing.get(node) if node is not None else None,
         )
 
     def _leaf(self, node: Node) -> Patience:
         """By the wait alone, as if nobody of the job could end it."""
-        still = self._doing.get(node)
+        still = self.doing.get(node)
         if still is None:
             return self._row("unknown", node)
         if isinstance(still.doing, w.SleepWait):
             left_s = still.doing.left_s
             if left_s is None or still.doing.repeats:
                 return self._row("poll", node)
-            if left_s > self._limits.longest_sleep_s:
+            if left_s > self.limits.longest_sleep_s:
                 return self._row("unknown", node)
             return self._row("sleep", node, look_in_s=left_s)
         return self._row(row_of(still.doing, still), node)

@@ -33,7 +33,6 @@ from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain import waits as of_thread
 from watchdog_train.explain.chains import Chains, who
 from watchdog_train.explain.messages import Message
-from watchdog_train.explain.ranks import standings
 
 _KERNEL_FRAMES_CAP = 64
 _NATIVE_DEPTH = 3
@@ -169,7 +168,7 @@ class Scene:
         self.evidence: Evidence = graph.evidence
         self.why, self.host = self.evidence.why, self.evidence.host
         self.logs = LogIndex(without_quotes(self.evidence))
-        self.standing, self.odd = standings(self.evidence.processes, several=graph.several)
+        self.standing, self.odd = graph.standing()
         self.records, self.recorded = graph.records, graph.recorded
         self.relation = self.recorded.relation if self.recorded is not None else None
         self.culprit = self.recorded.culprit if self.recorded is not None else None

@@ -429,10 +429,7 @@ def is_idle(process: ProcessEvidence) -> bool:
         return False  # who waits for orders waits for a descriptor or a lock
     if process.threads:
         return is_idle_process(process.threads)
-    wait = process.wait
-    return (isinstance(wait, w.TcpWait) and wait.call == "accept") or (
-        isinstance(wait, w.PipeWait) and wait.listens
-    )
+    return w.is_server(process.wait)
 
 
 def started_by(

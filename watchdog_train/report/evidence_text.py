@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 
-from watchdog_train.core.diagnosis.collectives import spans
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import (
@@ -19,7 +17,7 @@ from watchdog_train.core.diagnosis.places import Group, groups, root_process
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     deciding_frame,
-    frame_matches,
+    is_library,
     own_frames,
     trimmed,
 )
@@ -35,18 +33,9 @@ from watchdog_train.report.explanation_text import (
 from watchdog_train.report.notices import straggler_words
 from watchdog_train.report.places_text import process_sentences
 from watchdog_train.report.why_text import exit_text
+from watchdog_train.report.words import listed, ranks_text
 
 MOST_GROUPS = 6
-_COLLECTIVE = "* (torch/distributed/*|deepspeed/comm/*|horovod/*)"
-_WRAPPER = "wrapper|wait|synchronize|inner|_fn|__call__ (torch/distributed/*|deepspeed/comm/*)"
-_LOADER_WAIT = "_try_get_data|_get_data|_next_data (torch/utils/data/*)"
-_LIBRARY = re.compile(
-    r"(?:torch|torchvision|transformers|accelerate|lightning|pytorch_lightning|datasets|deepspeed|"
-    r"multiprocess\w*|huggingface_hub|trl|peft|wandb|numpy|urllib3|requests|concurrent|asyncio|"
-    r"importlib|filelock|tqdm|click|h5py|PIL)/|"
-    r"(?:threading|queue|selectors|socket|ssl|subprocess|contextlib|functools|runpy|typing)\.py\Z|<"
-)
-_FILE_SYSTEMS = ("nfs", "fuse", "ceph", "lustre", "gpfs", "beegfs", "cifs", "smb", "ext4", "xfs")
 
 
 def glance(evidence: Evidence, found: Explanation | None = None) -> str:
@@ -59,7 +48,7 @@ def glance(evidence: Evidence, found: Explanation | None = None) -> str:
     root = root_process(evidence, found)
     order = {"rank": 0, "worker": 1, "other": 2}
     ordered = sorted(places.items(), key=lambda item: (order.get(item[0][0], 3), -len(item[1])))
-    shown = [f"{_names(role, group)}: {text}" for (role, text), group in ordered]
+    shown = [f"{names(group)}: {text}" for (_, text), group in ordered]
     if len(shown) > MOST_GROUPS:  # the one that matters must not be among those left out
         at = next((n for n, (_, group) in enumerate(ordered) if root in group), 0)
         kept = [*shown[: MOST_GROUPS - 1], shown[max(at, MOST_GROUPS - 1)]]
@@ -68,64 +57,30 @@ def glance(evidence: Evidence, found: Explanation | None = None) -> str:
 
 
 def where(process: ProcessEvidence) -> str:
-    """What one process is in, in a few words: `DataLoader wait`, `open (nfs, D state)`."""
+    """The function that decides and the training's own line: `torch.all_reduce (train.py:88)`."""
     if process.state in ("Z", "X"):
         return "dead"
     thread = busiest_thread(process.threads)
     frames = own_frames(thread.frames) if thread else ()
-    name, text = _name_and_text(frames)
+    frame = deciding_frame(frames)
+    own = next((one for one in frames if not is_library(one)), None)
+    text = "" if frame is None else str(frame)
+    if frame is not None and own is not None and frame is not own:
+        package = "" if frame.file.startswith("<") else frame.short.partition("/")[0]
+        name = f"{package.removesuffix('.py')}.{frame.name}".removeprefix(".")
+        text = f"{name} ({f'{own.short}:{own.line}'.removesuffix(':0')})"
+    stopped = "stopped" if process.state in ("T", "t") else ""
     if process.state == "D":
-        name = name if frames else process.wchan or "the kernel"
-        system = _file_system(process)
-        return f"{name} ({system + ', ' if system else ''}D state)"
-    if process.state in ("T", "t"):
-        return f"stopped, in {text}" if frames else "stopped"
-    return text if frames else "no stack"
+        stopped = f"in the kernel{f' ({process.wchan})' if process.wchan else ''}"
+    return ", ".join(filter(None, (text, stopped))) or "no stack"
 
 
-def _file_system(process: ProcessEvidence) -> str | None:
-    places = " ".join([process.wchan or "", *process.kernel[:20]]).lower()
-    if "rpc_" in places:
-        return "nfs"
-    return next((name for name in _FILE_SYSTEMS if name in places), None)
-
-
-def _name_and_text(frames: Sequence[Frame]) -> tuple[str, str]:
-    """The function that decides, and the same with its place."""
-    if any(frame_matches(_LOADER_WAIT, frame) for frame in frames):
-        return "DataLoader wait", "DataLoader wait"
-    own = next((frame for frame in frames if not frame.native and _is_users(frame)), None)
-    for frame in frames:
-        if frame_matches(_COLLECTIVE, frame) and not frame_matches(_WRAPPER, frame):
-            return frame.name, f"{frame.name} ({_place(own)})" if own else str(frame)
-    rest = trimmed(frames)
-    return (rest[0].name, str(rest[0])) if rest else ("no stack", "no stack")
-
-
-def _is_users(frame: Frame) -> bool:
-    return _LIBRARY.match(frame.short) is None
-
-
-def _place(frame: Frame) -> str:
-    name = frame.short.rpartition("/")[2]
-    return f"{name}:{frame.line}" if frame.line else name
-
-
-def _names(role: str, group: Sequence[ProcessEvidence]) -> str:
-    if role == "rank":
-        ranks = [process.rank for process in group if process.rank is not None]
-        return spans(ranks) if len(ranks) == len(group) else ", ".join(p.label for p in group[:4])
-    if role != "worker" or any(process.worker is None for process in group):
-        more = f" and {len(group) - 3} more" if len(group) > 3 else ""
-        return ", ".join(process.label for process in group[:3]) + more
-    by_rank: dict[int | None, list[int]] = {}
-    for process in group:
-        by_rank.setdefault(process.rank, []).append(process.worker or 0)
-    parts = []
-    for rank, workers in by_rank.items():
-        mine = spans(workers).replace("rank", "worker", 1)
-        parts.append(f"rank {rank} {mine}" if rank is not None else mine)
-    return ", ".join(parts)
+def names(processes: Sequence[ProcessEvidence]) -> str:
+    """`ranks 0-6`, `rank 0 worker 1 and rank 0 worker 2`."""
+    ranks = [one.rank for one in processes if one.role == "rank" and one.rank is not None]
+    if len(ranks) == len(processes):
+        return ranks_text(ranks)
+    return listed([process.label for process in processes], _LABELS_SHOWN)
 
 
 _GROUP_LINES = 8
@@ -163,7 +118,7 @@ def summary(
         lines += ["", "## What to change, in this order", "", *changes(found, remedy_words or {})]
     together = groups(evidence, found)
     if together:
-        lines += ["", "## Where everything is (odd one first)", "", glance(evidence, found), ""]
+        lines += ["", "## Where everything is (odd one first)", ""]
         lines += [f"- {text}" for text in group_lines(together)[:_GROUP_LINES]]
         if len(together) > _GROUP_LINES:
             lines.append(f"- and {len(together) - _GROUP_LINES} more groups")
@@ -190,7 +145,7 @@ def _what(verdict: BundleVerdict) -> list[str]:
     if verdict.command:
         lines.append(f"- command: `{' '.join(verdict.command)[:300]}`")
     if verdict.exit is not None:
-        lines.append(f"- ended: {ended(verdict)}")
+        lines.append(f"- ended: {exit_text(verdict.exit.code, verdict.exit.signal)}")
     silence = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     silence += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
     if silence:
@@ -198,14 +153,6 @@ def _what(verdict: BundleVerdict) -> list[str]:
     if verdict.words and verdict.why != "crash":  # a crash is none of a watchdog's verdicts
         lines.append(f"- verdict: {verdict.words}")
     return lines
-
-
-def ended(verdict: BundleVerdict) -> str:
-    """By an exit code or a signal, as far as it is known."""
-    end = verdict.exit
-    if end is None or (end.code is None and end.signal is None):
-        return "nobody knows how"
-    return exit_text(end.code, end.signal)
 
 
 def captured_lines(verdict: BundleVerdict) -> list[str]:
@@ -220,9 +167,7 @@ def captured_lines(verdict: BundleVerdict) -> list[str]:
         if not process.captured:
             missing.setdefault(process.why_not or "unknown", []).append(process.pid)
     for why, pids in list(missing.items())[:4]:
-        shown = ", ".join(map(str, pids[:_LABELS_SHOWN]))
-        more = f" and {len(pids) - _LABELS_SHOWN} more" if len(pids) > _LABELS_SHOWN else ""
-        lines.append(f"no stack of pid {shown}{more}: {why}")
+        lines.append(f"no stack of pid {listed([*map(str, pids)], _LABELS_SHOWN)}: {why}")
     if verdict.problem:
         lines.append(verdict.problem)
     return lines
@@ -235,13 +180,7 @@ def group_lines(found: Sequence[Group]) -> list[str]:
 
 def labels(group: Group) -> str:
     """Who is in the group, shortened."""
-    shown = ", ".join(process.label for process in group.processes[:_LABELS_SHOWN])
-    more = (
-        f" and {len(group.processes) - _LABELS_SHOWN} more"
-        if len(group.processes) > _LABELS_SHOWN
-        else ""
-    )
-    return f"{shown}{more}{' (idle)' if group.idle else ''}"
+    return f"{names(group.processes)}{' (idle)' if group.idle else ''}"
 
 
 def chain(frames: Sequence[Frame], count: int = _GROUP_FRAMES) -> str:

@@ -80,13 +80,12 @@ def sentences(found: x.Explanation) -> tuple[str, ...]:
 
 
 def more_sentences(found: x.Explanation) -> tuple[str, ...]:
-    """The members of a deadlock, the waiting processes, and what is unknown."""
-    return (*_threads(found), *_also(found), *_knot(found), *victim_sentences(found),
-            *_unknown(found))  # fmt: skip
+    """The other roots or the members of a deadlock, the waiting processes, what is unknown."""
+    return (*_threads(found), *_others(found), *victim_sentences(found), *_unknown(found))
 
 
-def _also(found: x.Explanation) -> Iterable[str]:
-    for number, one in enumerate(found.also[:_SHOWN]):
+def _others(found: x.Explanation) -> Iterable[str]:
+    for number, one in enumerate((found.knot or found.also)[:_SHOWN]):
         alike = found.alike if found.root is None and number == 0 else ()
         yield _sentence(_names((one.who, *alike)), one, several=bool(alike))
 
@@ -105,9 +104,8 @@ def what_happened(found: x.Explanation) -> str:
         return "The training ended; which process failed first is unknown."
     if found.root is None:
         return "Nothing in the evidence tells who stands still."
-    root = found.through or found.root
-    who = _names((root.who, *found.alike))
-    return _sentence(who, root, several=bool(found.alike))
+    who = _names((found.root.who, *found.alike))
+    return _sentence(who, found.through or found.root, several=bool(found.alike))
 
 
 def because(found: x.Explanation) -> str:
@@ -145,7 +143,7 @@ def who_words(who: x.Who) -> str:
     return f"{name} (pid {who.pid}{host})" if who.pid is not None else name + host
 
 
-def _sentence(who: str, root: x.Standstill, *, several: bool) -> str:
+def _sentence(who: str, root: x.Standstill, *, several: bool = False) -> str:
     where = place_words(root)
     match root.doing:
         case x.End() as end:
@@ -518,37 +516,23 @@ def _threads(found: x.Explanation) -> Iterable[str]:
     """What the thread does that the deciding one waits for; which one it is may not be known."""
     root = found.root
     if found.through is not None and root is not None:
+        name = _thread(root)
         known = isinstance(found.through.doing, (x.JoinWait, x.GilWait))
-        which = "Its thread" if known else "Its only other thread at work,"
-        yield _thread(f"{which} {clean(root.thread or 'without a name', 60)}", root, known)
+        which = f"Its thread {name}" if known else f"Its only other thread at work, {name},"
+        yield _sentence(which, msgspec.structs.replace(root, thread=None))
     groups: dict[tuple[x.Place | None, str], list[x.Standstill]] = {}
-    shared: dict[tuple[str | None, x.Place | None, str], list[x.Who]] = {}
     for one in found.threads:
-        if isinstance(one.doing, x.CollectiveWait):
-            key = (one.thread, one.own, doing_words(one.doing)[0])
-            shared.setdefault(key, []).append(one.who)
-            continue
         groups.setdefault((one.own, doing_words(one.doing)[0]), []).append(one)
     for members in list(groups.values())[:_SHOWN]:
-        names = listed([clean(one.thread or "without a name", 60) for one in members], _SHOWN)
-        which = "Its thread" if len(members) == 1 else "Its threads"
-        yield _thread(f"{which} {names}", members[0], True, several=len(members) > 1)
-    for (thread, own, verb), whose in list(shared.items())[:_SHOWN]:
-        where = f", {clean(own.function, 120)}{_line(own)}" if own is not None else ""
-        name = clean(thread or "without a name", 60)
-        yield f"Thread {name} of {_names(whose, pid=False)} is {verb}{where}."
+        names = list(dict.fromkeys(map(_thread, members)))
+        whose = _names(list(dict.fromkeys(one.who for one in members)), pid=False)
+        which = f"{'Thread' if len(names) == 1 else 'Threads'} {listed(names, _SHOWN)} of {whose}"
+        one = msgspec.structs.replace(members[0], thread=None)
+        yield _sentence(which, one, several=len(names) > 1)
 
 
-def _thread(who: str, one: x.Standstill, known: bool, *, several: bool = False) -> str:
-    verb, more = doing_words(one.doing, one.who.pid, silent_s=one.since_s)
-    comma = "" if known else ","
-    have = "are" if several else "is"
-    return f"{who}{comma} {have} {verb}{place_words(one)}.{f' {more}' if more else ''}"
-
-
-def _knot(found: x.Explanation) -> Iterable[str]:
-    for one in found.knot[:_SHOWN]:
-        yield _sentence(who_words(one.who), one, several=False)
+def _thread(one: x.Standstill) -> str:
+    return clean(one.thread or "without a name", 60)
 
 
 def victim_sentences(found: x.Explanation) -> Sequence[str]:
@@ -582,30 +566,30 @@ def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
     return listed([who_words(one) for one in members], _SHOWN)
 
 
+_VICTIMS: dict[type[x.Doing], str] = {
+    x.StoreWait: " to appear",
+    x.BatchWait: " to bring a batch",
+    w.ChildWait: " to exit",
+    w.PipeWait: " at the other end of a pipe or socket",
+    x.QueueWait: " at the other end of a queue",
+    x.GilWait: " to release a lock",
+    w.MutexWait: " to release a lock",
+    x.PythonLockWait: " to release a lock",
+}
+
+
 def _victim_words(doing: x.Doing) -> str | None:
     """How it waits for another process: ` in all_reduce`; None: it has exited too."""
     match doing:
+        case x.End():
+            return None
         case x.CollectiveWait():
             return f" {_in(doing)}"
         case w.DeviceWait(call=call) if call:
             return f" in {clean(call, 120)}"
-        case x.StoreWait():
-            return " to appear"
-        case x.BatchWait():
-            return " to bring a batch"
-        case w.ChildWait():
-            return " to exit"
         case w.FileLockWait(path=path):
             return f" to release the lock on {clean(path, _PATH_CAP) if path else 'a file'}"
-        case w.PipeWait():
-            return " at the other end of a pipe or socket"
-        case x.GilWait() | w.MutexWait() | x.PythonLockWait():
-            return " to release a lock"
-        case x.QueueWait():
-            return " at the other end of a queue"
-        case x.End():
-            return None
-    return f", {doing_words(doing)[0]}"
+    return _VICTIMS.get(type(doing)) or f", {doing_words(doing)[0]}"
 
 
 def _unknown(found: x.Explanation) -> Iterable[str]:

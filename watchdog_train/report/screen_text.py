@@ -10,7 +10,7 @@ from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Explanation
-from watchdog_train.report.evidence_text import captured_lines, ended, glance, labels, title
+from watchdog_train.report.evidence_text import captured_lines, glance, labels, title
 from watchdog_train.report.explanation_text import (
     because,
     cause_words,
@@ -18,6 +18,7 @@ from watchdog_train.report.explanation_text import (
     remedy_line,
     what_happened,
 )
+from watchdog_train.report.why_text import exit_text
 from watchdog_train.report.words import clock_time
 
 WIDTH, HEIGHT = 80, 24
@@ -91,7 +92,8 @@ def _since(verdict: BundleVerdict) -> str:
     since = [_when(verdict)] if verdict.crash is not None else []
     since += [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
     since += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
-    since += [f"ended: {ended(verdict)}"] if verdict.exit is not None else []
+    end = verdict.exit
+    since += [f"ended: {exit_text(end.code, end.signal)}"] if end is not None else []
     return ", ".join(since)
 
 

@@ -235,7 +235,7 @@ class Remedy(Value):
 class Unknown(Value):
     """Something that could not be read, and would have told more."""
 
-    what: Literal["stack", "wait", "holder", "other-end", "exception", "end", "ranks"]
+    what: Literal["stack", "wait", "holder", "other-end", "ranks"]
     who: Who | None = None
     ranks: RankSpans = ()
     """Of `ranks`: those of which nothing was seen."""
@@ -267,7 +267,6 @@ class Explanation(Value):
     """It ended a thread of the root's process since the last progress: likely what the root, which
     waits for a thread, waits for."""
     because: Because | None = None
-    alternatives: tuple[Because, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     pointless: tuple[str, ...] = ()
     """Settings that are known to change nothing here: no experiment is made with them."""

@@ -220,6 +220,12 @@ Wait = (
 )
 
 
+def is_server(wait: object) -> bool:
+    """Whether it waits for somebody to connect."""
+    accepts = isinstance(wait, TcpWait) and wait.call == "accept"
+    return accepts or (isinstance(wait, PipeWait) and wait.listens)
+
+
 class ThreadFact(Value):
     """One thread at one moment."""
 
