@@ -10,8 +10,7 @@ import pytest
 from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.dumps import dumps
-from watchdog_train.evidence.inputs import Texts, cause_first
-from watchdog_train.evidence.tracebacks import failures
+from watchdog_train.evidence.inputs import Texts
 from watchdog_train.explain import waits
 from watchdog_train.report.diagnosis_text import failure_words
 
@@ -77,7 +76,7 @@ def processes(**texts):
     read = Texts()
     for name, text in texts.items():
         read.add(name.replace("__", ".") + ".txt", text.encode())
-    return read.evidence(cause_first(read.groups)).processes
+    return read.together().evidence.processes
 
 
 def told(*texts):
@@ -85,7 +84,7 @@ def told(*texts):
     read = Texts()
     for number, text in enumerate(texts):
         read.add(f"log{number}.log", text.encode())
-    return [failure_words(one) for one in cause_first(read.groups)]
+    return [failure_words(one) for one in read.together().failures]
 
 
 def trace(kind, line=3, name="f"):
@@ -155,17 +154,15 @@ def test_of_two_logs_the_first_failure_in_time_is_the_cause():
 
 def test_a_crash_is_never_a_standstill():
     """Stacks of a fatal error, or beside an exception, are of no process that waits."""
-    (process,) = processes(log="Fatal Python error: Aborted\n\n" + FAULT.partition("\n")[2])
-    assert process.ended.end.said is not None or process.ended.end.signal
-    assert not process.threads
-    (failure,) = failures("Fatal Python error: Aborted\n\n" + FAULT)
-    assert failure.shown == "fatal"
+    text = "Fatal Python error: Aborted\n\n" + FAULT.partition("\n")[2]
+    assert not processes(log=text)
+    assert told(text) == ["Fatal Python error at train.py:31 in step(): Aborted"]
 
 
 def test_a_dump_says_whose_it_is():
     """Process, version, threads and who holds the interpreter lock."""
     dump = dumps(PY_SPY)[0]
-    assert (dump.pid, dump.command) == (812, "python -u train.py --lr 1e-4")
+    assert (dump.pid, dump.command) == (812, ("python", "-u", "train.py", "--lr", "1e-4"))
     assert [thread.owns_gil for thread in dump.threads] == [True, False]
     assert dump.threads[1].name == "QueueFeederThread"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from watchdog_train.core.diagnosis.stacks import FRAMES_CAP
 from watchdog_train.evidence import from_inside, pyspy
-from watchdog_train.evidence.inputs import Texts, cause_first, read_inputs
+from watchdog_train.evidence.inputs import Texts, read_inputs
 from watchdog_train.evidence.logs import clean_line, tail
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.explain.judge import judge
@@ -79,7 +79,7 @@ PIECES = st.sampled_from(
 def given_text(text, name="x"):
     texts = Texts()
     texts.add(name, text.encode("utf-8", "replace"))
-    return texts.evidence(cause_first(texts.groups))
+    return texts.together().evidence
 
 
 @given(st.lists(PIECES, max_size=25), st.text(max_size=30))

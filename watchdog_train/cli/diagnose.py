@@ -31,7 +31,7 @@ def diagnose(*, paths: tuple[str, ...], as_json: bool) -> None:
         echo(f"wtrain: {warning}", err=True)
     if as_json:
         print_json(
-            failure=given.failures[0] if given.failures else None,
+            failure=next(iter(given.failures), None),
             others=given.failures[1:],
             family=found.family,
             kind=found.kind,
@@ -40,5 +40,4 @@ def diagnose(*, paths: tuple[str, ...], as_json: bool) -> None:
             read=given.read,
         )
         return
-    text = diagnosis_text(found, given.evidence, given.failures, given.read, remedy_words())
-    echo(text)
+    echo(diagnosis_text(found, given.evidence, given.failures, given.read, remedy_words()))

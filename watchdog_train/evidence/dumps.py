@@ -1,13 +1,13 @@
-"""Text of py-spy and of the fault handler -> stacks. Pure, linear, total."""
+"""Text of py-spy and of the fault handler -> processes with their stacks. Pure, linear, total."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
+from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.diagnosis.idle import is_idle_helper
 from watchdog_train.core.diagnosis.stacks import (
     FRAMES_CAP,
@@ -16,7 +16,6 @@ from watchdog_train.core.diagnosis.stacks import (
     ThreadStack,
     printable,
 )
-from watchdog_train.core.model import Value
 from watchdog_train.evidence.tracebacks import FRAME, Line, streams
 
 _PROCESS = re.compile(r"\s*Process (?P<pid>\d{1,10}): ?(?P<command>.{0,1000})")
@@ -31,53 +30,36 @@ _PYSPY_FRAME = re.compile(
 )
 _CPP_ARGUMENTS = re.compile(r"\([^()]*(?:\([^()]*\)[^()]*)*\)(?: const)?\Z")
 _NATIVE_FILE = re.compile(r"\.(?:so|dylib|dll)\b|\.(?:c|cc|cpp|cxx|cu|h|hpp|rs|pyx|S)\Z")
+_Head = re.Match[str] | None
+"""The line above the frames of a process or a thread; None: it was cut off."""
+_Threads = list[tuple[_Head, list[Frame]]]
 
 
-class Dump(Value):
-    """The stacks of one process at one moment."""
-
-    how: Literal["py-spy", "fault handler"]
-    threads: tuple[ThreadStack, ...]
-    line: int
-    """Of the text where it begins, from 0."""
-    current: int = 0
-    """Position of the thread that ran when the fault handler was called."""
-    rank: int | None = None
-    pid: int | None = None
-    command: str = ""
+def dumps(text: str) -> tuple[ProcessEvidence, ...]:
+    """The processes of all dumps in the text; pid 0 is not known. Never raises."""
+    return tuple(
+        _process(head, threads, rank)
+        for (rank, _), lines in streams(text).items()
+        for head, threads in _read(lines)
+    )
 
 
-class _Process(msgspec.Struct):
-    line: int
-    head: re.Match[str] | None
-    heads: list[re.Match[str] | None]
-    frames: list[list[Frame]]
-    """Of each thread, as the heads."""
-
-
-def dumps(text: str) -> tuple[Dump, ...]:
-    """All that the text holds, in its order. Never raises."""
-    found = [_dump(one, rank) for (rank, _), lines in streams(text).items() for one in _read(lines)]
-    return tuple(sorted(found, key=lambda one: one.line))
-
-
-def _read(lines: Sequence[Line]) -> list[_Process]:
+def _read(lines: Sequence[Line]) -> list[tuple[_Head, _Threads]]:
     """Of the lines of one printer."""
-    found: list[_Process] = []
-    process: re.Match[str] | None = None
+    found: list[tuple[_Head, _Threads]] = []
+    process: _Head = None
     inside = False
-    for number, line in lines:
+    for _, line in lines:
         head, frame = _THREAD.match(line), _frame(line)
-        # The line above the frames of the fault handler may be cut off.
         if head is not None or (frame is not None and not inside and 'File "' in line):
             if not inside:
-                found.append(_Process(number, process, [], []))
+                found.append((process, []))
                 process, inside = None, True
-            found[-1].heads.append(head)
-            found[-1].frames.append([])
+            found[-1][1].append((head, []))
         if inside and frame is not None and head is None:
-            found[-1].frames[-1].append(frame)
-            del found[-1].frames[-1][FRAMES_CAP // 2 : -FRAMES_CAP // 2]  # ends tell the story
+            frames = found[-1][1][-1][1]
+            frames.append(frame)
+            del frames[FRAMES_CAP // 2 : -FRAMES_CAP // 2]  # both ends of a recursion say enough
         elif head is None and line[:1] not in ("", " ", "\t"):
             inside = False
             process = _PROCESS.match(line) or (process if "Python v" in line else None)
@@ -101,24 +83,23 @@ def _frame(line: str) -> Frame | None:
     )
 
 
-def _dump(process: _Process, rank: int | None) -> Dump:
-    heads = process.heads[:THREADS_CAP]
-    by_pyspy = any(head is not None and head["status"] for head in heads)
-    pid = int(process.head["pid"]) if process.head is not None else None
-    current = (at for at, head in enumerate(heads) if head is not None and "Current" in head[0])
-    threads = tuple(map(_stack, heads, process.frames))
-    return Dump(
-        how="py-spy" if by_pyspy else "fault handler",
-        threads=with_main(threads, pid, oldest_last=not by_pyspy),
-        line=process.line,
-        current=next(current, 0),
-        rank=rank,
+def _process(head: _Head, threads: _Threads, rank: int | None) -> ProcessEvidence:
+    by_pyspy = any(one is not None and one["status"] for one, _ in threads)
+    pid = int(head["pid"]) if head is not None else 0
+    stacks = [_stack(one, frames) for one, frames in threads[:THREADS_CAP]]
+    return ProcessEvidence(
         pid=pid,
-        command=printable(process.head["command"], 1000) if process.head is not None else "",
+        start=0,
+        ppid=0,
+        role="rank",
+        rank=rank,
+        command=tuple(printable(head["command"], 1000).split()) if head is not None else (),
+        threads=with_main(stacks, pid, oldest_last=not by_pyspy),
+        how="py-spy" if by_pyspy else "fault handler",
     )
 
 
-def _stack(head: re.Match[str] | None, frames: Sequence[Frame]) -> ThreadStack:
+def _stack(head: _Head, frames: Sequence[Frame]) -> ThreadStack:
     if head is None:
         return ThreadStack(frames=tuple(frames))
     by_pyspy, name = bool(head["status"]), head["name"] or head["short"]
@@ -138,22 +119,20 @@ def with_main(
 
     In another pid namespace neither name nor id tell it.
     """
-    main = _main_position(threads, pid)
-    if main is None and oldest_last and threads:
+    signs = [_sign_of_main(one, pid) for one in threads]
+    main = signs.index(min(signs)) if min(signs, default=3) < 3 else None
+    if main is None and (oldest_last or (len(threads) == 1 and not is_idle_helper(threads[0]))):
         main = len(threads) - 1
-    return tuple(msgspec.structs.replace(one, main=at == main) for at, one in enumerate(threads))
+    return tuple(replace(one, main=at == main) for at, one in enumerate(threads))
 
 
-def _main_position(threads: Sequence[ThreadStack], pid: int | None) -> int | None:
-    for at, one in enumerate(threads):
-        if one.main or (one.name or "").strip("\"'") == "MainThread":
-            return at
-    for at, one in enumerate(threads):
-        if pid is not None and one.os_id == pid:
-            return at
-    for at, one in enumerate(threads):
-        python = [frame.name for frame in one.frames if not frame.native][-1:]
-        bottom = one.frames[-1].name if one.frames else ""
-        if python == ["<module>"] or bottom in ("_start", "__libc_start_main", "main"):
-            return at
-    return 0 if len(threads) == 1 and not is_idle_helper(threads[0]) else None
+def _sign_of_main(thread: ThreadStack, pid: int | None) -> int:
+    """0 for the surest sign; 3: it has none."""
+    python = [frame.name for frame in thread.frames if not frame.native][-1:]
+    bottom = thread.frames[-1].name if thread.frames else ""
+    signs = (
+        (thread.name or "").strip("\"'") == "MainThread",
+        pid is not None and thread.os_id == pid,
+        python == ["<module>"] or bottom in ("_start", "__libc_start_main", "main"),
+    )
+    return signs.index(True) if True in signs else len(signs)

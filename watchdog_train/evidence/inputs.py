@@ -10,34 +10,27 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
-from watchdog_train.core.diagnosis.facts import (
-    CollectiveFact,
-    EndFact,
-    Evidence,
-    LogText,
-    ProcessEvidence,
-)
+from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import WORKER_LOOP, places_at_work
 from watchdog_train.core.diagnosis.log_lines import advances, progress_of, read_line
 from watchdog_train.core.diagnosis.log_search import MOVED_ON
 from watchdog_train.core.diagnosis.recorder import read_recorder
-from watchdog_train.core.diagnosis.stacks import frame_matches, is_own_file, own_frames
-from watchdog_train.core.model import CodePlace, ExceptionFact, RankEnd, Role, Value
+from watchdog_train.core.diagnosis.stacks import frame_matches, own_frames
+from watchdog_train.core.model import ExceptionFact, ExitStatus, Role, Value
 from watchdog_train.core.model.exceptions import CrashFact, Failure
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import VERDICT_FILE, read_bundle, read_logs
-from watchdog_train.evidence.dumps import Dump, dumps
+from watchdog_train.evidence.dumps import dumps
 from watchdog_train.evidence.logs import clean_lines
 from watchdog_train.evidence.machines import machine_folders, together
 from watchdog_train.evidence.recorders import read_dump
-from watchdog_train.evidence.tracebacks import failures, is_wrapper, lines_of, with_frames
+from watchdog_train.evidence.tracebacks import failures, is_wrapper, lines_of
 from watchdog_train.trusted_files import read_regular
 
-HEAD_BYTES, TAIL_BYTES = 2 << 20, 4 << 20
-_FILES_CAP = 3000
+HEAD_BYTES, TAIL_BYTES, _FILES_CAP = 2 << 20, 4 << 20, 3000
 _SHAPE_CHARS, _LINES_CAP = 120, 4000
 _SAME_LINES, _LAST_LINES = 30, 500
 """Of lines that differ in numbers alone the first ones are searched, and the end of the log."""
@@ -57,7 +50,6 @@ _CONSEQUENCE = re.compile(
 """What a process raises because another one has failed."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
 _INTERRUPTED = 7
-_replace = msgspec.structs.replace
 
 
 class Inputs(Value):
@@ -77,15 +69,10 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
         WtrainError: a path does not exist, or nothing in them can be read.
     """
     texts = Texts()
-    found: list[Evidence] = []
     for path in paths:
         folders = _bundles(Path(path))
         for folder in folders:
-            bundle = read_bundle(folder)
-            if bundle is not None:
-                found.append(_replace(bundle.evidence, logs=read_logs(folder)))
-                texts.read.append(str(folder))
-                texts.groups += [[_of_crash(fact)] for fact in [bundle.verdict.crash] if fact]
+            texts.add_bundle(folder)
         for name, content in _contents(path) if not folders else ():
             texts.add(name, content)
     if not texts.read:
@@ -95,10 +82,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
             hint="wtrain diagnose takes logs, py-spy and faulthandler dumps, and stall folders",
             reference="evidence-empty",
         )
-    told = cause_first(texts.groups)
-    if texts.logs or texts.collectives or texts.processes:
-        found.append(texts.evidence(told))
-    return Inputs(evidence=together(found), failures=told, read=tuple(texts.read))
+    return texts.together()
 
 
 def _bundles(folder: Path) -> list[Path]:
@@ -107,13 +91,6 @@ def _bundles(folder: Path) -> list[Path]:
         newest = sorted((folder / "stalls").glob(f"[0-9]*/{VERDICT_FILE}"))[-1:]
         return [each for one in newest for each in _bundles(one.parent)]
     return [folder, *machine_folders(folder)]
-
-
-def _of_crash(crash: CrashFact) -> Failure:
-    if crash.exception is not None:
-        return Failure(fact=crash.exception, shown="traceback")
-    said = ExceptionFact(type="", message=crash.said, source="output", rank=crash.rank)
-    return Failure(fact=said, shown="signal", signal=crash.signal)
 
 
 def _contents(path: str) -> Iterator[tuple[str, bytes]]:
@@ -129,102 +106,109 @@ def _contents(path: str) -> Iterator[tuple[str, bytes]]:
             reference="evidence-missing",
         )
     file = Path(path).absolute()
-    files = sorted(file.rglob("*")) if file.is_dir() else [file]
-    for each in files[:_FILES_CAP]:
-        head = read_regular(str(each), HEAD_BYTES, follow=True)
-        if head is None:
-            continue
-        content, size = head
-        if size > len(content):
-            tail = read_regular(
-                str(each), min(TAIL_BYTES, size - len(content)), from_end=True, follow=True
-            )
-            content += b"\n" + (tail[0] if tail is not None else b"")
+    for each in sorted(file.rglob("*"))[:_FILES_CAP] if file.is_dir() else [file]:
+        content, size = read_regular(each, HEAD_BYTES, follow=True) or (b"", 0)
+        if (rest := min(TAIL_BYTES, size - len(content))) > 0:
+            end = read_regular(each, rest, from_end=True, follow=True)
+            content += b"\n" + (end[0] if end is not None else b"")
         yield "/".join(each.parts[-2:]), content
 
 
 class Texts:
-    """Puts together what texts tell about each process; a pid below zero is not known."""
+    """Puts together what files tell about each process; a pid below zero is not known."""
 
     def __init__(self) -> None:
-        self.processes: dict[tuple[object, ...], ProcessEvidence] = {}
-        self.logs: list[LogText] = []
-        self.collectives: list[CollectiveFact] = []
-        self.groups: list[list[Failure]] = []
-        """Failures by printer."""
         self.read: list[str] = []
+        self._bundles: list[Evidence] = []
+        self._processes: dict[tuple[object, ...], ProcessEvidence] = {}
+        self._logs: list[LogText] = []
+        self._collectives: list[CollectiveFact] = []
+        self._groups: list[list[Failure]] = []
+        """Failures by printer."""
+
+    def add_bundle(self, folder: Path) -> None:
+        """A stall folder; one without a verdict tells nothing."""
+        bundle = read_bundle(folder)
+        if bundle is None:
+            return
+        self.read.append(str(folder))
+        self._bundles.append(replace(bundle.evidence, logs=read_logs(folder)))
+        self._groups += [[_of_crash(fact)] for fact in [bundle.verdict.crash] if fact]
 
     def add(self, name: str, content: bytes) -> None:
         """One file, whatever it is; a binary one tells nothing."""
-        parts = [one.groupdict() for one in _WHO.finditer(name)]
-        who = {key: int(value) for part in parts for key, value in part.items() if value}
+        named = [one.groupdict() for one in _WHO.finditer(name)]
+        who = {key: int(value) for part in named for key, value in part.items() if value}
         rank = who.get("rank", who.get("task"))
         recorded = read_dump(content)
         if recorded is None and (b"\0" in content[:4096] or not content.strip()):
             return
         self.read.append(name)
         if recorded is not None:
-            self.collectives += read_recorder(recorded, rank)
+            self._collectives += read_recorder(recorded, rank)
             return
         text = content.decode("utf-8", "replace")
-        found = pyspy.dumped(text) or dumps(text)
-        for dump in found:
-            self._add_dump(dump, name, who)
+        for dump in pyspy.dumped(text) or dumps(text):
+            of = rank if dump.rank is None else dump.rank
+            self._add_process(replace(dump, rank=of, worker=who.get("worker")), name, who)
         by_printer: dict[tuple[int | None, str], list[Failure]] = {}
-        for failure in _not_handled(text):
-            told = _with_stack(failure, found)
-            if told.fact.rank is None:
-                told = _replace(told, fact=_replace(told.fact, rank=rank))
-            by_printer.setdefault((told.fact.rank, told.printer), []).append(told)
-        self.groups += by_printer.values()
-        self.logs.append(LogText(source=name, lines=_searched(text), rank=rank))
+        for one in _not_handled(text):
+            of = rank if one.fact.rank is None else one.fact.rank
+            told = replace(one, fact=replace(one.fact, rank=of))
+            by_printer.setdefault((of, one.printer), []).append(told)
+        self._groups += by_printer.values()
+        self._logs.append(LogText(source=name, lines=_searched(text), rank=rank))
 
-    def _add_dump(self, dump: Dump, name: str, who: Mapping[str, int]) -> None:
+    def _add_process(self, dump: ProcessEvidence, name: str, who: Mapping[str, int]) -> None:
         """A second dump of a process tells whether it moved."""
         pid = dump.pid or who.get("pid")
-        rank = who.get("rank", who.get("task")) if dump.rank is None else dump.rank
-        key = (name, rank) if pid is None else (pid, rank)
-        known = self.processes.get(key)
+        key = (name, dump.rank) if pid is None else (pid, dump.rank)
+        known = self._processes.get(key)
         changed = known.changed if known is not None else None
         if known is not None and known.how == dump.how:
             changed = changed or places_at_work(known.threads) != places_at_work(dump.threads)
-        worker = who.get("worker")
-        self.processes[key] = ProcessEvidence(
-            pid=pid or -1 - len(self.processes) if known is None else known.pid,
-            start=0,
-            ppid=0,
-            role="worker" if worker is not None else _role(dump),
-            rank=rank,
-            worker=worker,
-            command=tuple(dump.command.split()[:100]),
-            threads=dump.threads,
-            how=dump.how,
+        self._processes[key] = replace(
+            dump,
+            pid=pid or -1 - len(self._processes) if known is None else known.pid,
+            role="worker" if dump.worker is not None else _role(dump),
             changed=changed,
-            part=sum(one.pid == pid for other, one in self.processes.items() if other != key),
+            part=sum(one.pid == pid for other, one in self._processes.items() if other != key),
         )
 
-    def evidence(self, told: Sequence[Failure]) -> Evidence:
-        """Of a crash the process that failed first; else everybody whose stacks are there."""
+    def together(self) -> Inputs:
+        """Of a crash the failure that came first; else everybody whose stacks are there."""
+        told = cause_first(self._groups)
         crashed = bool(told) and _weight(told[0]) < _INTERRUPTED
-        ranks = {one.rank: one.pid for one in self.processes.values() if one.role == "rank"}
+        number = told[0].signal if crashed else None
+        ranks = {one.rank: one.pid for one in self._processes.values() if one.role == "rank"}
         only = next(iter(ranks.values())) if len(ranks) == 1 else 0
         processes = [
-            _replace(one, ppid=ranks.get(one.rank, only) if one.role != "rank" else 0)
-            for one in self.processes.values()
+            replace(one, ppid=ranks.get(one.rank, only) if one.role != "rank" else 0)
+            for one in self._processes.values()
         ]
-        return Evidence(
+        found = Evidence(
             why="crash" if crashed else "manual",
-            processes=(_failed(told[0]),) if crashed else tuple(processes),
-            logs=tuple(self.logs),
-            collectives=tuple(self.collectives),
+            processes=() if crashed else tuple(processes),
+            logs=tuple(self._logs),
+            collectives=tuple(self._collectives),
             exceptions=tuple(one.fact for one in told if one.fact.type),
+            exit=ExitStatus(code=None, signal=number, how_known="parent") if number else None,
         )
+        only_bundles = self._bundles and not (self._logs or self._collectives)
+        whole = together([*self._bundles, *([] if only_bundles else [found])])
+        return Inputs(evidence=whole, failures=told, read=tuple(self.read))
 
 
-def _role(dump: Dump) -> Role:
-    frames = [
-        frame for thread in dump.threads if thread.main for frame in own_frames(thread.frames)
-    ]
+def _of_crash(crash: CrashFact) -> Failure:
+    if crash.exception is not None:
+        return Failure(fact=crash.exception, shown="traceback")
+    said = ExceptionFact(type="", message=crash.said, source="output", rank=crash.rank)
+    return Failure(fact=said, shown="signal", signal=crash.signal)
+
+
+def _role(dump: ProcessEvidence) -> Role:
+    main = dump.main
+    frames = own_frames(main.frames) if main is not None else ()
     if any(frame_matches(WORKER_LOOP, frame) for frame in frames):
         return "worker"
     return "launcher" if any(frame_matches(_LAUNCHER, frame) for frame in frames) else "rank"
@@ -238,33 +222,20 @@ def _not_handled(text: str) -> tuple[Failure, ...]:
     if last is not None and progress_of(last.text) is not None:
         handled = next((at for at, _ in advances(lines)[-MOVED_ON:]), 0)
     found = (one for one in failures(text) if one.line >= handled)
-    return tuple(_replace(one, at=lines[one.line].at) for one in found)
-
-
-def _with_stack(failure: Failure, found: Sequence[Dump]) -> Failure:
-    """A fatal error with the stack that the fault handler prints below it."""
-    below = (dump for dump in found if dump.line > failure.line and dump.rank == failure.fact.rank)
-    dump = next(below, None) if failure.shown == "fatal" else None
-    if dump is None:
-        return failure
-    places = [
-        CodePlace(file=one.file, line=one.line, function=one.function, own=is_own_file(one.file))
-        for one in reversed(dump.threads[dump.current].frames)
-    ]
-    return _replace(failure, fact=with_frames(failure.fact, places))
+    return tuple(replace(one, at=lines[one.line].at) for one in found)
 
 
 def _searched(text: str) -> tuple[str, ...]:
     """The lines that families look at: a night of progress is one line ten thousand times."""
     seen = Counter[str]()
     kept: list[str] = []
-    lines = lines_of(text)
-    for at, line in enumerate(lines):
+    lines = [line for line in lines_of(text) if line.strip()]
+    for line in lines[:-_LAST_LINES]:
         shape = _NOT_LETTERS.sub("", line[:_SHAPE_CHARS])
         seen[shape] += 1
-        if line.strip() and (seen[shape] <= _SAME_LINES or at >= len(lines) - _LAST_LINES):
-            kept.append(line)
-    return clean_lines([*kept[:_LINES_CAP], *kept[_LINES_CAP:][-_LINES_CAP:]])
+        kept += [line] if seen[shape] <= _SAME_LINES else []
+    kept = [*kept[:_LINES_CAP], *kept[_LINES_CAP:][-_LINES_CAP:]]
+    return clean_lines([*kept, *lines[-_LAST_LINES:]])
 
 
 def _weight(failure: Failure) -> int:
@@ -287,9 +258,8 @@ def cause_first(groups: Sequence[Sequence[Failure]]) -> tuple[Failure, ...]:
 
     What one process prints last has ended it; of several without a prefix the first one counts.
     """
-    launched = any(
-        is_wrapper(one.fact) or "Process" in one.fact.thread for group in groups for one in group
-    )
+    every = [one for group in groups for one in group]
+    launched = any(is_wrapper(one.fact) or "Process" in one.fact.thread for one in every)
     of_groups = []
     for group in groups:
         least = min(map(_weight, group))
@@ -297,22 +267,5 @@ def cause_first(groups: Sequence[Sequence[Failure]]) -> tuple[Failure, ...]:
         of_groups.append(likely[0 if launched and likely[0].fact.rank is None else -1])
     timed = all(one.at is not None for one in of_groups)
     of_groups.sort(key=lambda one: (_weight(one), (one.at or 0.0) if timed else 0.0))
-    if not of_groups:
-        return ()
-    told = (one for group in groups for one in group if not is_wrapper(one.fact))
-    return of_groups[0], *(one for one in told if one is not of_groups[0])
-
-
-def _failed(failure: Failure) -> ProcessEvidence:
-    """The process that failed first, as a live run records its end."""
-    fact, rank = failure.fact, failure.fact.rank
-    end = RankEnd(
-        pid=-1, start=0, rank=rank or 0, world_size=None, step=None, phase="unknown", at=0.0,
-        code=None if failure.signal else 1, signal=failure.signal,
-        said=None if failure.signal else "exception",
-    )  # fmt: skip
-    named = fact if fact.type else None
-    ended = EndFact(end=end, at_unix=0.0)
-    return ProcessEvidence(
-        pid=-1, start=0, ppid=0, role="rank", rank=rank, ended=ended, exception=named
-    )
+    others = (one for one in every if one is not of_groups[0] and not is_wrapper(one.fact))
+    return (*of_groups[:1], *others)

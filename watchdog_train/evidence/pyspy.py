@@ -15,6 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
+from watchdog_train.core.diagnosis.facts import ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import (
     FRAMES_CAP,
     THREADS_CAP,
@@ -24,7 +25,7 @@ from watchdog_train.core.diagnosis.stacks import (
     printable,
 )
 from watchdog_train.evidence import locks
-from watchdog_train.evidence.dumps import Dump, with_main
+from watchdog_train.evidence.dumps import with_main
 from watchdog_train.evidence.jobs import Finished
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.system import proc
@@ -173,12 +174,16 @@ def parse(text: str, pid: int) -> tuple[ThreadStack, ...] | None:
     return _stacks(_decoded(text), pid)
 
 
-def dumped(text: str) -> tuple[Dump, ...]:
-    """The processes in py-spy's JSON; none where it is something else. Never raises."""
+def dumped(text: str) -> tuple[ProcessEvidence, ...]:
+    """The processes in py-spy's JSON, pid 0: not known. None for other text. Never raises."""
     threads = _decoded(text) if text.lstrip()[:1] == "[" else []
     pids = sorted({one.pid for one in threads}, key=lambda pid: pid or 0)
     found = ((pid, _stacks(threads, pid)) for pid in pids)
-    return tuple(Dump(how="py-spy", threads=one, line=0, pid=pid) for pid, one in found if one)
+    return tuple(
+        ProcessEvidence(pid=pid or 0, start=0, ppid=0, role="rank", threads=stacks, how="py-spy")
+        for pid, stacks in found
+        if stacks
+    )
 
 
 def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:

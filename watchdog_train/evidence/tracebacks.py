@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile, takewhile
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from watchdog_train.core.diagnosis.log_lines import LINE_CAP, read_line
 from watchdog_train.core.diagnosis.stacks import both_ends, is_own_file, printable
@@ -19,15 +20,12 @@ from watchdog_train.evidence.logs import clean_line
 from watchdog_train.evidence.redact import redact_text
 
 Source = Literal["hook", "elastic", "output"]
-_LINES_CAP, _LINE_CAP = 200_000, 4000
-_FAILURES_CAP = 512
-_FRAMES_KEPT, _FRAMES_CAP = 20, 400
 Line = tuple[int, str]
 """Its number in the text, from 0, and what its printer wrote."""
-_MESSAGE_CAP, _SOURCE_CAP = 500, 200
-_CHAIN_CAP = 8
-_FOREIGN_CAP = 40
-"""Lines of other printers inside a traceback; after more of them its end is lost."""
+_LINES_CAP, _LINE_CAP, _MESSAGE_CAP, _SOURCE_CAP = 200_000, 4000, 500, 200
+_FAILURES_CAP, _FRAMES_KEPT, _FRAMES_CAP, _CHAIN_CAP = 512, 20, 400, 8
+_FOREIGN_CAP, _DUMP_CAP = 40, 4000
+"""Lines of other printers inside a traceback, after which its end is lost; lines of a dump."""
 _HEAD = re.compile(r"Traceback \(most recent call last\)(?::?\s*|[ ─╮]*)\Z")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 """Copies of a terminal often lack the escape character."""
@@ -44,15 +42,14 @@ _TREE = re.compile(r"(?m)^ {2,80}[|+](?:-[-+]*(?: 1 -*)?| ?)(?=[ \w]|$)")
 _OTHER_MEMBERS = re.compile(r"(?m)^ {2,80}\+-[-+]* (?:[2-9]|\d\d+) -*$(?:\n {2,80}[|+].*)*")
 """What draws an exception group, and all of its members but the first."""
 _RAISED = re.compile(
-    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Za-z_]\w{0,80}(?:\(\w{1,80}\))?)"
-    r"(?::\s?(?P<message>.*))?\s*\Z"
+    r"(?P<type>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}(?:\(\w{1,80}\))?|"
+    r"\w{0,80}(?:[Ee]rror|[Tt]imeout)))(?::\s?(?P<message>.*))?\s*\Z"
 )
-_EXCEPTION = re.compile(r"(?:\w+\.)*(?:[A-Z]\w*(?:\(\w+\))?|\w*(?:error|timeout))\Z")
 _SURELY = re.compile(
-    r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|NotFound)(?:\(\w+\))?\Z|"
-    r"(?:\w+\.)+(?:error|timeout)\Z"
+    r".*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|NotFound)(?:\(\w+\))?\Z|"
+    r".*\.(?:error|timeout)\Z"
 )
-"""Also where no frame stands before it."""
+"""Types that are read also where no frame stands before them."""
 _LOGGED = re.compile(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ee]xception)\b[^\n]{0,120}?[\s:|-]"
     r"(?P<type>(?:\w{1,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)): (?P<message>.+)"
@@ -68,28 +65,24 @@ _OWNER = re.compile(
     r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
     r"(?P<ignored>Exception ignored in|Error in atexit)"
 )
-_MAIN = ("", "MainThread", "MainProcess")
-_IGNORED = "ignored"
-_LINKS = (
-    ("The above exception was the direct cause of the following exception", "cause"),
-    ("During handling of the above exception, another exception occurred", "cause"),
-    ("terminated with the following error:", "original"),
+_MAIN, _IGNORED = ("", "MainThread", "MainProcess"), "ignored"
+_SOURCE_LINE = re.compile(r"[ \t](?!.*\[Previous line).*[^ \t~^]")
+_LINK = re.compile(
+    r"The above exception was the direct cause of the following exception|"
+    r"During handling of the above exception, another exception occurred|"
+    r"(?P<original>terminated with the following error:)"
 )
 """How a traceback belongs to the one before it. original: it is what that one carries."""
 _FATAL = re.compile(r"(?P<type>Fatal Python error|Windows fatal exception): (?P<message>.+)")
 _THROWN = re.compile(r"terminate called after throwing an instance of '(?P<type>[^'\n]{1,200})'")
 _SHELL = r"(?:  | \(core dumped\)|\s*\Z)"
 """Behind a signal's name where a shell prints it."""
-_SIGNALS: tuple[tuple[int, str], ...] = (
-    (9, rf"\b[Kk]illed{_SHELL}|Killed process \d|oom[-_]kill|OOM ?[Kk]illed|: Out Of Memory\b"),
-    (11, r"[Ss]egmentation fault|\bsegfault at \w"),
-    (7, r"\bBus error\b"),
-    (6, rf"\bAborted{_SHELL}"),
-    (8, rf"\bFloating point exception{_SHELL}"),
-    (4, rf"\bIllegal instruction{_SHELL}"),
-    (15, rf"\bCANCELLED AT \S|\bTerminated{_SHELL}"),
+_SIGNAL = re.compile(
+    rf"(?P<s9>\b[Kk]illed{_SHELL}|Killed process \d|oom[-_]kill|OOM ?[Kk]illed|: Out Of Memory\b)|"
+    r"(?P<s11>[Ss]egmentation fault|\bsegfault at \w)|(?P<s7>\bBus error\b)|"
+    rf"(?P<s6>\bAborted{_SHELL})|(?P<s8>\bFloating point exception{_SHELL})|"
+    rf"(?P<s4>\bIllegal instruction{_SHELL})|(?P<s15>\bCANCELLED AT \S|\bTerminated{_SHELL})"
 )
-_SIGNAL = re.compile("|".join(f"(?P<s{number}>{words})" for number, words in _SIGNALS))
 _CODE = re.compile(
     r"(?:exit(?:ed with)? ?(?:code|status)|return code)[ :=(]{1,6}(?P<code>-?\d{1,3})\b"
 )
@@ -98,11 +91,8 @@ _CODE = re.compile(
 
 def failures(text: str, source: Source = "output") -> tuple[Failure, ...]:
     """Everything that ended something, in the order of the text; a chain is one. Never raises."""
-    found = [
-        failure
-        for of, lines in streams(text).items()
-        for failure in _Reader(of, lines, source).read()
-    ]
+    readers = [_Reader(*of, lines, source) for of, lines in streams(text).items()]
+    found = [failure for reader in readers for failure in reader.read()]
     return tuple(sorted(found, key=lambda each: each.line))
 
 
@@ -110,9 +100,8 @@ def lines_of(text: str) -> list[str]:
     """Without colours; a progress bar that is drawn again begins a new line."""
     plain = _COLOUR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     if "Exception Group Traceback" in plain:
-        plain = _TREE.sub(
-            "", _OTHER_MEMBERS.sub("", plain).replace("+ Exception Group", "  Exception Group")
-        )
+        plain = _OTHER_MEMBERS.sub("", plain).replace("+ Exception Group", "  Exception Group")
+        plain = _TREE.sub("", plain)
     return [one[:_LINE_CAP].rstrip().removeprefix("^C") for one in plain.split("\n")[:_LINES_CAP]]
 
 
@@ -146,12 +135,14 @@ def last_of(found: Iterable[ExceptionFact]) -> ExceptionFact | None:
 class _Reader:
     """One printer's lines, in order."""
 
-    def __init__(self, of: tuple[int | None, str], lines: Sequence[Line], source: Source) -> None:
-        self._rank, self._printer = of
+    def __init__(
+        self, rank: int | None, printer: str, lines: Sequence[Line], source: Source
+    ) -> None:
+        self._rank, self._printer = rank, printer
         self._lines = lines
         self._source = source
         self._found: list[Failure] = []
-        self._owner, self._link = "", ""
+        self._owner = self._link = ""
 
     def read(self) -> list[Failure]:
         at = 0
@@ -159,38 +150,36 @@ class _Reader:
             at = self._read_at(at)
         return self._found
 
+    def _line(self, at: int) -> str:
+        return self._lines[at][1] if at < len(self._lines) else ""
+
     def _read_at(self, at: int) -> int:
         """Reads what begins at this line; the position behind it."""
         line = self._line(at)
-        frame, owner, fatal = FRAME.match(line), _OWNER.match(line), _FATAL.search(line)
-        raised, thrown, number = _RAISED.match(line), _THROWN.search(line), _signal_in(line)
+        frame, raised, number = FRAME.match(line), _RAISED.match(line), _signal_in(line)
         if raised is None or not _SURELY.match(raised["type"]):
             raised = _LOGGED.search(line)
-        link = next((link for words, link in _LINKS if words in line), None)
         if (head := _HEAD.search(line)) is not None:
-            before = line[: head.start()]
-            prefix = before.removesuffix("Original ")
-            self._link = self._link if prefix == before else "original"
-            return self._traceback(at + 1, "" if "─" in before else prefix)
+            before = line[: head.start()].removesuffix("Original ")
+            self._link = "original" if len(before) < head.start() else self._link
+            return self._traceback(at + 1, "" if "─" in before else before)
         if frame is not None and (frame["comma"] or not frame["name"]):
             prefix = " " * (len(line) - len(line.lstrip()) - 2)
             return self._traceback(at, prefix)  # its head was cut off; a SyntaxError has none
-        if link is not None:
-            self._link = link
-        elif owner is not None:
+        if (link := _LINK.search(line)) is not None:
+            self._link = "original" if link["original"] else "cause"
+        elif (owner := _OWNER.match(line)) is not None:
             self._owner = owner["thread"] or owner["process"] or _IGNORED
-        elif fatal is not None:
-            self._add(at, "fatal", fatal["type"], fatal["message"], signal=number)
-        elif thrown is not None:
+        elif (fatal := _FATAL.search(line)) is not None:
+            frames = self._dumped_below(at + 1)
+            self._add(at, "fatal", fatal["type"], fatal["message"], frames, signal=number)
+        elif (thrown := _THROWN.search(line)) is not None:
             self._add(at, "line", thrown["type"], self._line(at + 1).partition("what():  ")[2])
         elif raised is not None:
             self._add(at, "line", raised["type"], self._message(at, raised))
         elif number is not None:
             self._add(at, "signal", "", line.strip(), signal=number)
         return at + 1
-
-    def _line(self, at: int) -> str:
-        return self._lines[at][1] if at < len(self._lines) else ""
 
     def _traceback(self, at: int, prefix: str) -> int:
         """`prefix`: before its head, as loggers and quotes have it before every line."""
@@ -199,29 +188,30 @@ class _Reader:
         while at < len(self._lines) and foreign < _FOREIGN_CAP and not _HEAD.search(self._line(at)):
             line = self._line(at).removeprefix(prefix)
             frame, raised = FRAME.match(line) or _BOXED.match(line), _RAISED.match(line)
-            known = _EXCEPTION if frames and not foreign else _SURELY
             if frame is not None:
                 frames.append(_place(frame))
                 foreign = 0
                 del frames[_FRAMES_CAP // 2 : -_FRAMES_CAP // 2]
-            elif raised is not None and known.match(raised["type"]):
+            elif raised and ((frames and not foreign) or _SURELY.match(raised["type"])):
                 self._add(at, "traceback", raised["type"], self._message(at, raised), frames)
                 return at + 1
             elif line[:1] not in ("", " ", "\t", "│", "╰"):
                 foreign += 1
-            elif (
-                frames
-                and not frames[-1].source
-                and line.strip(" \t~^")
-                and line[0] in " \t"
-                and "[Previous line" not in line
-            ):
+            elif frames and not frames[-1].source and _SOURCE_LINE.match(line):
                 source = redact_text(printable(line.strip()[:_SOURCE_CAP]))
-                frames[-1] = msgspec.structs.replace(frames[-1], source=source)
+                frames[-1] = replace(frames[-1], source=source)
             at += 1
         if frames:
             self._add(at - 1, "cut", "", "", frames)
         return at
+
+    def _dumped_below(self, at: int) -> list[CodePlace]:
+        """What the fault handler prints of the thread that ran, outermost frame first."""
+        below = [line for _, line in self._lines[at : at + _DUMP_CAP]]
+        current = (n for n, line in enumerate(below) if "Current thread" in line)
+        frames = map(FRAME.match, below[next(current, 0) :])
+        dumped = takewhile(bool, dropwhile(lambda frame: not frame, frames))
+        return [_place(frame) for frame in dumped if frame and not frame["comma"]][::-1]
 
     def _message(self, at: int, raised: re.Match[str]) -> str:
         """`Error(s) in loading state_dict for Net:` says what is wrong in the next line."""
@@ -240,17 +230,22 @@ class _Reader:
         *,
         signal: int | None = None,
     ) -> None:
+        """`frames`: innermost last."""
         owner, link, self._owner, self._link = self._owner, self._link, "", ""
         if owner == _IGNORED:
             return
+        if frames and frames[0].file != "<string>":  # no script of python -c: made by exec
+            frames = [replace(one, own=one.own and one.file != "<string>") for one in frames]
         fact = ExceptionFact(
             type=kind,
             message=clean_line(message),
             source=self._source,
             rank=self._rank,
             thread="" if owner in _MAIN else owner,
+            raised=frames[-1] if frames else None,
+            own=next((place for place in reversed(frames) if place.own), None),
+            frames=(*frames[:1], *frames[1:][1 - _FRAMES_KEPT :]),
         )
-        fact = with_frames(fact, frames)
         if link and self._found and frames:
             last = self._found.pop()
             if shown == "cut":
@@ -261,20 +256,6 @@ class _Reader:
         self._found.append(
             Failure(fact=fact, shown=shown, signal=signal, line=number, printer=printer)
         )
-
-
-def with_frames(fact: ExceptionFact, frames: Sequence[CodePlace]) -> ExceptionFact:
-    """With these frames, innermost last."""
-    if frames and frames[0].file != "<string>":  # no script of python -c: made by exec
-        frames = [
-            msgspec.structs.replace(one, own=one.own and one.file != "<string>") for one in frames
-        ]
-    return msgspec.structs.replace(
-        fact,
-        raised=frames[-1] if frames else None,
-        own=next((place for place in reversed(frames) if place.own), None),
-        frames=(*frames[:1], *frames[1:][1 - _FRAMES_KEPT :]),
-    )
 
 
 def _place(frame: re.Match[str]) -> CodePlace:
@@ -297,8 +278,8 @@ def _joined(before: ExceptionFact, fact: ExceptionFact, *, original: bool) -> Ex
     if original:
         in_worker = _IN_WORKER.match(before.message)
         worker = int(in_worker["worker"]) if in_worker else None
-        return msgspec.structs.replace(fact, chain=before.chain, worker=worker)
+        return replace(fact, chain=before.chain, worker=worker)
     if is_wrapper(fact) or (before.type, before.message) == (fact.type, fact.message):
         return before  # carried over from another process
     cause = ExceptionCause(type=before.type, message=before.message)
-    return msgspec.structs.replace(fact, chain=(*before.chain, cause)[-_CHAIN_CAP:])
+    return replace(fact, chain=(*before.chain, cause)[-_CHAIN_CAP:])

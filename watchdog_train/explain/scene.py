@@ -230,7 +230,8 @@ def without_quotes(evidence: Evidence) -> tuple[LogText, ...]:
 
     A line that a log has twice was printed by that program itself, too.
     """
-    raised = [p.exception for p in evidence.processes if p.exception is not None]
+    told = (*evidence.exceptions, *(p.exception for p in evidence.processes))
+    raised = [one for one in told if one is not None]
     quoted = {line.strip() for one in raised for line in one.quoted.splitlines()[1:]}
     calls = (place.source for one in raised for place in one.frames)
     sources = tuple(call for call in calls if call.startswith("raise "))

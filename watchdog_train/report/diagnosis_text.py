@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CodePlace, Explanation, signal_name
-from watchdog_train.core.model.exceptions import ExceptionCause, Failure
+from watchdog_train.core.model.exceptions import Failure
 from watchdog_train.report.evidence_text import changes, glance
 from watchdog_train.report.explanation_text import because, more_sentences, what_happened
 from watchdog_train.report.words import clean
@@ -30,25 +30,35 @@ def diagnosis_text(
     cause = because(found)
     told: list[str] = []
     if failures:
-        first = failures[0]
-        told = [failure_words(first), *map(_frame, first.fact.frames[-_FRAMES:])]
-        told += [f"after {each}" for each in map(_link, reversed(first.fact.chain))]
-        told += ["The text ends inside this traceback."] if first.shown == "cut" else []
-        others = dict.fromkeys(
-            words for one in failures[1:] if (words := failure_words(one)) != told[0]
-        )
-        told += [f"also: {other}" for other in [*others][:_OTHERS]]
-        told += [f"and {len(others) - _OTHERS} more"] if len(others) > _OTHERS else []
+        told = [*_failures(failures)]
     elif evidence.processes:
         told = [what_happened(found), *more_sentences(found), f"where: {glance(evidence, found)}"]
     elif not cause:
-        last = [line for log in evidence.logs for line in log.lines[-1:]]
-        told = [NOTHING, *(f"last line: {clean(line, _MESSAGE_CAP)}" for line in last[:_OTHERS])]
+        last = [f"last line: {line.strip()}" for log in evidence.logs for line in log.lines[-1:]]
+        told = [NOTHING, *(clean(line, _MESSAGE_CAP) for line in last[:_OTHERS])]
     told += [f"cause: {cause}"] if cause else []
     told += [f"change {text}" for text in changes(found, remedy_words)]
     told.append(f"read: {', '.join(clean(name, _NAME_CAP) for name in read)}")
     lines = (wrap(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for text in told)
     return "\n".join(line for part in lines for line in part)
+
+
+def _failures(failures: Sequence[Failure]) -> Iterator[str]:
+    first = failures[0]
+    yield failure_words(first)
+    for place in first.fact.frames[-_FRAMES:]:
+        where = f"  {both_ends(clean(place.file, _MESSAGE_CAP), _FILE_WIDTH)}:{place.line}"
+        source = f": {clean(place.source, _NAME_CAP)}" if place.source else ""
+        yield both_ends(f"{where} in {_called(place)}{source}", _WIDTH)
+    for one in reversed(first.fact.chain):
+        yield clean(f"after {one.type}: {one.message}", _MESSAGE_CAP)
+    if first.shown == "cut":
+        yield "The text ends inside this traceback."
+    others = dict.fromkeys(map(failure_words, failures[1:]))
+    others.pop(failure_words(first), None)
+    yield from (f"also: {other}" for other in [*others][:_OTHERS])
+    if len(others) > _OTHERS:
+        yield f"and {len(others) - _OTHERS} more"
 
 
 def failure_words(failure: Failure) -> str:
@@ -68,16 +78,6 @@ def failure_words(failure: Failure) -> str:
     return f"{what} ({', '.join(whose)})" if whose else what
 
 
-def _link(one: ExceptionCause) -> str:
-    return clean(f"{one.type}: {one.message}", _MESSAGE_CAP)
-
-
 def _called(place: CodePlace) -> str:
     name = clean(place.function, _NAME_CAP)
     return name if name.startswith("<") else f"{name}()"
-
-
-def _frame(place: CodePlace) -> str:
-    where = f"  {both_ends(clean(place.file, _MESSAGE_CAP), _FILE_WIDTH)}:{place.line}"
-    source = f": {clean(place.source, _NAME_CAP)}" if place.source else ""
-    return both_ends(f"{where} in {_called(place)}{source}", _WIDTH)
