@@ -224,17 +224,11 @@ def _places(i: int) -> tuple[RankPlaces, ...]:
 
 
 def _trace() -> Any:
-    yield '{"v":1,"kind":"trace","poll_s":1.0}\n'
     for i in range(STALLS + 1):
         for j in range(300):
-            t = i * 900 + 60 + 2 * j
-            step = i * 90 + 1 + j * 0.4
-            ranks = {
-                str(rank): {"step": int(step), "phase": "train", "beats": j} for rank in range(4)
-            }
-            yield json.dumps(
-                {"t": t, "ranks": ranks, "cpu_s": 1.7 * t, "io_bytes": j, "tcp_bytes": j,
-                 "processes": 70, "log_bytes": j, "gpu_util": 60 + j % 30, "gpu_power": 0.7,
-                 "states": {"S": 70}, "attempt": i + 1}
-            ) + "\n"  # fmt: skip
+            step = int(i * 90 + 1 + j * 0.4)
+            of_all = [4, "S", "train", 1, [j, step, 0, 0, 0, 0, 0, 0], step, None, 0, 0, 0]
+            ranks = [[rank, rank, *of_all] for rank in range(4)]
+            t, begins = i * 900 + 60 + 2 * j, 0 if j else i + 1
+            yield json.dumps({"t": t, "begins": begins, "ranks": ranks, "io_bytes": j}) + "\n"
         yield '{"t": "<script>", "ranks": 7}\nnot json\n'

@@ -11,13 +11,13 @@ import msgspec
 from watchdog_train.core.actions import Observation, Record, StartLook, TreeSight
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.fold.state import AttemptRecord, State, Tree
-from watchdog_train.core.model import Patience, PatienceRow, Place, Plan, Silence, Why, together
+from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import Patience, PatienceRow, Place, Silence, together
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.replay import launched, unseen
 from watchdog_train.core.suspect import watch
-from watchdog_train.core.traces.replaying import unseen
 from watchdog_train.explain.patience import limit_s
 
 ATTEMPTS = 6
@@ -41,7 +41,7 @@ def delays(name: str, policy: Policy) -> list[float]:
     answer = unseen(Patience(row=row, limit_s=limit, root=root, line=LINE))
     state, now, found = State(state="running"), 0.0, []
     for number in range(1, ATTEMPTS + 1):
-        attempt = _launched(number, now)
+        attempt = launched(number, now)
         state = msgspec.structs.replace(state, state="running", attempts=(attempt,))
         began, look = now, None
         now += SUSPECTED_S
@@ -68,16 +68,6 @@ def delays(name: str, policy: Policy) -> list[float]:
                     now += 1.0
         found.append(now - began)
     return found
-
-
-def _launched(number: int, at: float) -> AttemptRecord:
-    plan = Plan(
-        attempt=number, why=Why("first-attempt"), argv=(), env={}, in_process=(), checkpoint=None,
-        resume_via="none", remedies=(),
-    )  # fmt: skip
-    return AttemptRecord(
-        attempt=number, plan=plan, token="", launching_mono=at, trees=(Tree(launched=True),)
-    )
 
 
 def table(policy: Policy) -> tuple[list[str], bool]:

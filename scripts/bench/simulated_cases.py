@@ -15,7 +15,7 @@ from simulated_training import Hang, Job, Piece, Polls
 from watchdog_train.core.detection.detect import SURVIVED_FACTOR, Verdict
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow, Phase
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.traces.replaying import Replay, unseen
+from watchdog_train.core.replay import Replay, unseen
 from watchdog_train.explain import patience
 from watchdog_train.explain.patience import Silence
 from watchdog_train.report.why_text import why_text

@@ -12,7 +12,7 @@ from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.model import EvidenceResult, Patience, Sample
 from watchdog_train.core.model.gpu import DeviceLook, GpuStill, GpuUse
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.traces.replaying import Replay, unseen
+from watchdog_train.core.replay import Replay, unseen
 
 SAME_STACK = 0.7
 """How often a stack sample of a loop finds the same call, frames and variables as the one before:

@@ -497,6 +497,7 @@ def _member(pid: int, role: str, rank: int, state: str, slot: SlotReading | None
 
 
 def _slot(pid: int, rank: int, world_size: int) -> SlotReading:
-    from watchdog_train.core.traces.trace_reading import blank_slot
-
-    return msgspec.structs.replace(blank_slot(pid, rank), world_size=world_size, phase="startup")
+    return SlotReading(
+        pid=pid, start=1, role="rank", rank=rank, local_rank=rank, world_size=world_size, attempt=1,
+        phase="startup", phase_entries=1,
+    )  # fmt: skip

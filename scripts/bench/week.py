@@ -33,7 +33,7 @@ from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Sample
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.traces.trace import TraceWriter
+from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.run_directory import create
 from watchdog_train.store.run_paths import RunDirectory
@@ -85,7 +85,7 @@ def live(days: int, ranks: int, workers: int, run: RunDirectory) -> None:
     """A row after each day."""
     clock, policy, state = Clock(), Policy(), State()
     log = EventLog.open(run.events, spill_dir=None, clock=clock)
-    trace = TraceFile(run.trace, poll_s=1.0, beside=log.beside)
+    trace = TraceFile(run.trace, beside=log.beside)
     writer = TraceWriter(origin=0.0, poll_s=1.0)
     track, spent_s = tracks.new_track(0.0), time.process_time()
     launched = e.AttemptLaunched(

@@ -20,6 +20,7 @@ from watchdog_train.core.model import (
     Member,
     MemberSample,
     Patience,
+    PatienceRow,
     Phase,
     Plan,
     RankEnd,
@@ -32,6 +33,8 @@ from watchdog_train.core.model import (
     said,
 )
 from watchdog_train.core.model.waits import SleepWait
+from watchdog_train.core.policy import WaitLimits
+from watchdog_train.core.replay import unseen
 from watchdog_train.core.starting.jobs import JobTask
 
 KEEPER, ROOT = 9, 10
@@ -163,6 +166,14 @@ def explained(
         because=cause if family else None,
         remedies=tuple(Remedy(name=name, by="family") for name in remedies),
     )
+
+
+def unknown_look(found: Verdict) -> EvidenceResult:
+    """A stack sample without stacks, by the limits of an unknown wait."""
+    row: PatienceRow = "stopped" if found.stopped else "unknown"
+    limits = WaitLimits()
+    limit_s = limits.unknown_early_s if found.early else limits.unknown_s
+    return unseen(Patience(row=row, limit_s=None if found.stopped else limit_s))
 
 
 def result(stall_id: str = "0001", **changes: Any) -> EvidenceResult:

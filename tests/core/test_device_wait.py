@@ -27,7 +27,7 @@ from watchdog_train.core.model.gpu import (
 )
 from watchdog_train.core.policy import Detection, Policy
 from watchdog_train.core.policy.limits import DeviceWaits
-from watchdog_train.core.traces.replaying import Replay, unseen
+from watchdog_train.core.replay import Replay, unseen
 
 replace = msgspec.structs.replace
 LIMITS = DeviceWaits()

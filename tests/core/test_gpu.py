@@ -9,8 +9,6 @@ from tests.core.test_detect import judge
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model import Sample
 from watchdog_train.core.model.gpu import GpuDevice, GpuProcess, GpuReading, GpuStill, GpuUse
-from watchdog_train.core.traces.trace import TraceWriter, header_line
-from watchdog_train.core.traces.trace_reading import TraceReader
 
 WORKS = GpuUse(util=57.0, power=0.6)
 HARD = GpuUse(util=100.0, power=0.9)
@@ -132,18 +130,3 @@ def test_a_spinning_gpu_beside_io_or_with_unknown_power_is_no_stall() -> None:
     found = judge(evaluates, 60 + 3700).device
     assert found is not None
     assert found.lacks == ("power-of-own-steps",)
-
-
-def test_a_trace_keeps_what_the_rule_needs() -> None:
-    """Replayed, the same GPU says the same."""
-    writer, reader = TraceWriter(origin=0.0, poll_s=1.0), TraceReader()
-    reader.read(header_line(1.0))
-    for now, use in ((1.0, SPINS), (2.0, None), (3.0, GpuUse(util=None, others=(9,)))):
-        line = writer.line(b.sample(now, b.rank(words=3), gpu=use), 1)
-        assert line is not None
-        read = reader.read(line)
-        assert read is not None
-        said = read.sample.gpu
-        kept = None if use is None or use.util is None else (use.util, use.power)
-        assert (None if said is None else (said.util, said.power)) == kept
-    assert reader.problems == ()

@@ -72,7 +72,7 @@ IN_CORE: dict[str, set[str]] = {
     "fold": {*_NOUNS, "detection"},
 }
 IN_CORE |= {room: {*IN_CORE, *_DECIDING} for room in _DECIDING}
-IN_CORE["traces"] = {*IN_CORE} - {"diagnosis"}
+IN_CORE["trace"] = IN_CORE["replay"] = {*IN_CORE} - {"diagnosis"}
 """The same inside the core: what measures and what is known must not know what is decided."""
 
 FORBIDDEN_IN_CORE = {

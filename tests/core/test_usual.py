@@ -12,7 +12,7 @@ from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import Sample
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.policy import Detection, Policy
-from watchdog_train.core.traces.replaying import Replay
+from watchdog_train.core.replay import Replay
 
 WORKED_S = 1200
 HOST_SLEEPS = 0.01
@@ -35,7 +35,7 @@ def training(
 
 def called(poll: Callable[[float], Sample], until_s: int) -> list[str]:
     """What signals alone call it."""
-    judged = Replay(Policy())
+    judged = Replay(Policy(), b.unknown_look)
     for at in range(until_s):
         judged.judge(poll(float(at)))
     return [each.kind for each in judged.findings]

@@ -1,13 +1,12 @@
 """`wtrain replay RUN-OR-TRACE`: what the detector would have called, under other settings.
 
-Must not hold the trace in memory: it may be ten million lines long.
+Must not hold the trace in memory: it may have millions of lines.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -15,9 +14,9 @@ from watchdog_train.cli.options import config_option, json_option, runs_dir_opti
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import load
 from watchdog_train.core.fold import evolve
-from watchdog_train.core.policy import Limits, Policy
-from watchdog_train.core.traces.replaying import Replay
-from watchdog_train.core.traces.trace_reading import TraceReader
+from watchdog_train.core.policy import Policy
+from watchdog_train.core.replay import Replay
+from watchdog_train.core.trace import decode_line, sample_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.recorded_looks import RecordedLooks
 from watchdog_train.report.why_text import why_text
@@ -26,14 +25,6 @@ from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import LATEST
 from watchdog_train.store.trace_file import trace_lines
-
-
-class _Source(NamedTuple):
-    """A trace, and the limits of its run."""
-
-    path: Path
-    limits: Limits | None
-    title: str
 
 
 @click.command()
@@ -46,85 +37,72 @@ def replay(
 ) -> None:
     """Say what would have been called a stall, and when.
 
-    Runs the detector over the trace.jsonl of a run, or over any file of that format, under its own
-    clock. Nothing is started or ended. The trace of a run tells what was waited for at each look.
-    In a file that does not, every look says "unknown".
+    Runs the detector over the trace.jsonl of a run, or over such a file, under its own clock.
+    Nothing is started or killed. What the run's stack samples have found is in its trace; where
+    other settings ask for one that the run did not take, it finds "unknown".
     """
-    chosen = _source(source, runs_dir)
-    policy = _policy(chosen.limits, config_file)
-    reader = TraceReader()
-    looks = RecordedLooks(policy, reader)
+    path, policy, title = _source(source, runs_dir, config_file)
+    looks = RecordedLooks(policy)
     judged = Replay(policy, looks.answer)
-    for line, torn in trace_lines(chosen.path):
-        found = reader.read(line, torn=torn)
-        if found is None:
+    samples, seconds, at = 0, 0.0, 0.0
+    skipped = first_skipped = 0
+    for number, raw in enumerate(trace_lines(path), 1):
+        line = decode_line(raw)
+        if line is None or (samples and not line.begins and line.t <= at):
+            skipped, first_skipped = skipped + 1, first_skipped or number
             continue
-        if found.new_attempt:
-            judged.begin_attempt()
-        looks.hear(found)
-        judged.judge(found.sample)
-    if reader.samples == 0:
+        if line.begins:
+            judged.begin()
+        elif samples:
+            seconds += line.t - at
+        samples, at = samples + 1, line.t
+        looks.hear(line)
+        judged.judge(sample_of(line))
+    if samples == 0:
         raise WtrainError(
-            "there is no sample in this trace" + "".join(f"\n{p}" for p in reader.problems[:3]),
-            context=str(chosen.path),
-            hint='samples look like this: {"t":12.0,"ranks":{"0":{"step":7,"phase":"train"}},...}',
-            reference="trace-empty",
+            "there is no sample in this trace", context=str(path), reference="trace-empty"
         )
-    if not reader.has_header:
-        echo("wtrain: the trace has no header; poll_s is taken from the samples", err=True)
-    for problem in reader.problems:
-        echo(f"wtrain: {problem}", err=True)
+    if skipped:
+        echo(f"wtrain: {skipped} lines are no samples, the first is line {first_skipped}", err=True)
     if judged.left_out:
         echo(f"wtrain: {judged.left_out} more verdicts are left out", err=True)
     if as_json:
         print_json(verdicts=judged.findings, first_stall_t=judged.first_stall_t)
         return
-    _print_table(chosen, reader, judged)
+    echo(f"{title}: {samples} samples, {duration(seconds)}")
+    _print_findings(judged)
 
 
-def _source(reference: str | None, runs_dir: Path | None) -> _Source:
-    """A file, or the trace of a run.
+def _source(
+    reference: str | None, runs_dir: Path | None, config_file: Path | None
+) -> tuple[Path, Policy, str]:
+    """A trace, the policy to judge it by, and what it is called.
 
     Raises:
-        WtrainError: there is no such thing, or the run has no trace.
+        WtrainError: there is no such run.
     """
     if reference is not None:
         path = Path(os.path.expanduser(reference))
-        if path.is_file() and path.name != LATEST:
-            return _Source(path, None, str(path))
-        if path.suffix in (".jsonl", ".json") and not path.exists():
-            raise WtrainError("there is no such file", context=reference, reference="trace-unknown")
+        if path.suffix == ".jsonl" or (path.is_file() and path.name != LATEST):
+            return path, load(config_file).policy, str(path)
     run = resolve(reference, runs_dir)
-    if not run.trace.is_file():
-        raise WtrainError(
-            "this run has no trace.jsonl",
-            context=str(run.path),
-            hint="its directory was copied without it, or the disk was full",
-            reference="trace-missing",
-        )
+    if config_file is not None:
+        return run.trace, load(config_file).policy, run.run_id
     log = read_events(run.events, strict=False, spill_dir=run.spill_dir)
-    return _Source(run.trace, evolve.replay(log.events).limits, run.run_id)
+    limits = evolve.replay(log.events).limits
+    policy = Policy(detection=limits.detection, patience=limits.patience, timing=limits.timing)
+    return run.trace, policy, run.run_id
 
 
-def _policy(limits: Limits | None, config_file: Path | None) -> Policy:
-    if limits is None or config_file is not None:
-        return load(config_file).policy
-    return Policy(detection=limits.detection, patience=limits.patience, timing=limits.timing)
-
-
-def _print_table(chosen: _Source, reader: TraceReader, judged: Replay) -> None:
-    what = f"{chosen.title}: {reader.samples} samples, {duration(reader.seconds)}"
-    if not judged.findings:
-        echo(f"{what}; nothing would have been called")
-        return
-    echo(what)
+def _print_findings(judged: Replay) -> None:
     rows = [("t", "verdict", "phase", "basis", "why")]
     rows += [
         (f"{found.t:.1f}", found.kind, found.phase, found.basis, why_text(found.why))
         for found in judged.findings
     ]
-    echo("\n".join(columns(rows)))
+    if judged.findings:
+        echo("\n".join(columns(rows)))
     if judged.first_stall_t is None:
-        echo("no stall: nothing would have been ended")
+        echo("no stall: nothing would have been killed")
     else:
         echo(f"first stall at {judged.first_stall_t:.1f} s")

@@ -1,28 +1,24 @@
-"""Looks of a run as its trace has kept them: what `wtrain replay` answers with. Pure."""
+"""Stack samples of a run as its trace has kept them: what `wtrain replay` answers with. Pure."""
 
 from __future__ import annotations
-
-from typing import cast, get_args
 
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow
 from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.traces.replaying import unseen
-from watchdog_train.core.traces.trace_reading import TraceReader, TraceSample
+from watchdog_train.core.replay import unseen
+from watchdog_train.core.trace import TraceLine
 from watchdog_train.explain.patience import limit_s
 
 WAITED_FOR_S = 15.0
-"""An answer of the run may come so much later; then the one before it counts."""
-_ROWS: tuple[str, ...] = get_args(PatienceRow)
+"""A stack sample of the run may come so much later; then the one before it counts."""
 
 
 class RecordedLooks:
-    """Hears each sample before it is judged."""
+    """Hears each line before it is judged."""
 
-    def __init__(self, policy: Policy, reader: TraceReader) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._reader = reader
         self._at = 0.0
         self._asked_at: float | None = None
         self._fresh = False
@@ -30,23 +26,22 @@ class RecordedLooks:
         self._row: PatienceRow = "unknown"
         self._ends_at: float | None = None
 
-    def hear(self, found: TraceSample) -> None:
-        """Take what a look of the run has found."""
-        self._at = found.sample.at
-        if found.wait is None:
+    def hear(self, line: TraceLine) -> None:
+        """Take what a stack sample of the run has found."""
+        self._at = line.t
+        if line.begins:
+            self._row, self._ends_at, self._asked_at, self._fresh = "unknown", None, None, False
+        if line.row is None:
             return
-        known = found.wait.row in _ROWS
-        self._row = cast("PatienceRow", found.wait.row) if known else "unknown"
-        left_s = found.wait.look_in_s
-        self._ends_at = self._at + left_s if left_s is not None else None
+        left_s = line.look_in_s
+        self._row, self._ends_at = line.row, self._at + left_s if left_s is not None else None
         self._fresh, self._found_at = True, self._at
 
     def answer(self, silence: Verdict) -> EvidenceResult | None:
-        """Of a look that is made now; None: not yet."""
+        """Of a stack sample that is asked for now; None: not yet."""
         if self._asked_at is None:
             self._asked_at = self._at
-        late = self._at - self._asked_at > WAITED_FOR_S
-        if self._reader.has_waits and not self._fresh and not late:
+        if not self._fresh and self._at - self._asked_at <= WAITED_FOR_S:
             return None
         if silence.progress_at > self._found_at:  # of an earlier silence
             self._row, self._ends_at = "unknown", None

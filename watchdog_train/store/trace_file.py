@@ -1,6 +1,6 @@
 """trace.jsonl on disk: appended by the log's writer thread, capped, read back line by line.
 
-A trace is a convenience: it must never make the loop wait, and never cost the event log anything.
+A trace must never make the loop wait, and never cost the event log anything.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from watchdog_train.core.traces.trace import header_line
 from watchdog_train.errors import WtrainError
 from watchdog_train.trusted_files import open_read, open_regular, rename
 
 LINE_BYTES = 1 << 20
-"""A longer line is no sample of ours; 4,096 ranks take a quarter of it."""
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+"""A longer line is none of ours; 4,096 ranks take half of it."""
+CAP_BYTES = 32 * 1024 * 1024
+"""Hours to days of looks."""
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 def older_part(path: Path) -> Path:
     """Where the older half of a long trace is."""
     return path.with_name(path.name + ".1")
-
-
-CAP_BYTES = 32 * 1024 * 1024
-"""Some days of samples."""
 
 
 class TraceFile:
@@ -39,14 +36,12 @@ class TraceFile:
         self,
         path: Path,
         *,
-        poll_s: float,
-        cap_bytes: int = CAP_BYTES,
         beside: Callable[[Callable[[], None]], bool],
+        cap_bytes: int = CAP_BYTES,
     ) -> None:
         self.trouble: str | None = None
-        """Why samples are missing; None when none are."""
+        """Why lines are missing; None when none are."""
         self._path = path
-        self._header = header_line(poll_s)
         self._part_bytes = cap_bytes // 2
         self._beside = beside
         self._fd = -1
@@ -67,10 +62,11 @@ class TraceFile:
     # -- the writer thread --------------------------------------------------------------------
     def _write(self, line: bytes) -> None:
         try:
+            if self._fd >= 0 and self._bytes + len(line) > self._part_bytes:
+                self.close()
+                rename(self._path, older_part(self._path))
             if self._fd < 0:
                 self._open()
-            elif self._bytes + len(line) > self._part_bytes:
-                self._turn_over()
             written = os.write(self._fd, line)
             self._bytes += written
             trouble = None if written == len(line) else "no space left on device"
@@ -81,55 +77,32 @@ class TraceFile:
             self.trouble = trouble
 
     def _open(self) -> None:
-        """Go on where a supervisor before has stopped, on a line of our own."""
+        """Continue behind what another supervisor has written, on a new line."""
         self._fd = open_regular(self._path, _FLAGS)
         self._bytes = os.fstat(self._fd).st_size
-        if self._bytes == 0:
-            self._bytes += os.write(self._fd, self._header)
-        elif not _ends_with_newline(self._path):
-            self._bytes += os.write(self._fd, b"\n")
-
-    def _turn_over(self) -> None:
-        """The present part becomes the older one; the older one before it goes."""
-        self.close()
-        rename(self._path, older_part(self._path))
-        self._open()
+        if self._bytes:
+            os.lseek(self._fd, -1, os.SEEK_END)
+            if os.read(self._fd, 1) != b"\n":
+                self._bytes += os.write(self._fd, b"\n")
 
 
-def _ends_with_newline(path: Path) -> bool:
-    with open_read(path) as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+def trace_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a trace, the older part of a run's trace first.
 
-
-def trace_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a trace without their newlines, and whether each is cut off at the end.
-
-    A run's older part comes first. Memory does not grow with the file: a line of more than 1 MiB
-    comes as an empty cut-off one, which no reader takes for a sample.
+    Memory does not grow with the file: a line of more than 1 MiB comes in pieces.
 
     Raises:
         WtrainError: it is not there, or cannot be read.
     """
-    parts = [part for part in (older_part(path),) if part.is_file()]
+    older = older_part(path)
     try:
-        for part in (*parts, path):
-            yield from _lines(part)
+        for part in (older, path) if older.is_file() else (path,):
+            with open_read(part) as file:
+                while line := file.readline(LINE_BYTES):
+                    yield line
     except OSError as error:
         raise WtrainError(
             f"the trace cannot be read: {error.strerror or error}",
             context=str(path),
             reference="trace-unreadable",
         ) from error
-
-
-def _lines(path: Path) -> Iterator[tuple[bytes, bool]]:
-    with open_read(path) as file:
-        while line := file.readline(LINE_BYTES):
-            if line.endswith(b"\n"):
-                yield line[:-1], False
-                continue
-            rest = len(line) == LINE_BYTES
-            while rest and (more := file.readline(LINE_BYTES)):
-                line, rest = b"", not more.endswith(b"\n")
-            yield line, True

@@ -26,7 +26,7 @@ from watchdog_train.core.notices import straggler as stragglers
 from watchdog_train.core.notices import warnings as outlooks
 from watchdog_train.core.requests.asking import awaits_proof
 from watchdog_train.core.starting.jobs import is_part_of_more
-from watchdog_train.core.traces.trace import TraceWriter
+from watchdog_train.core.trace import TraceWriter
 from watchdog_train.store.side_files import SideFiles
 from watchdog_train.store.slots import read_saves
 from watchdog_train.supervisor.context import Context

@@ -168,7 +168,7 @@ class RunSession:
                 policy=policy,
                 system=system,
                 log=log,
-                trace=TraceFile(directory.trace, poll_s=policy.detection.poll_s, beside=log.beside),
+                trace=TraceFile(directory.trace, beside=log.beside),
                 children=children,
                 tasks=Tasks(children),
                 signals=signals,

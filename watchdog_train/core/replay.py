@@ -1,8 +1,7 @@
 """The detector over recorded samples, under their own clock: what it would have called, and when.
 
-It runs track, detect and suspect as the supervisor does. A look answers "unknown" unless the caller
-has a better answer. Nothing is ended: after a stall the samples go on
-as under --observe. Pure.
+It runs track, verdict and suspect as the supervisor does. Nothing is killed: after a stall the
+samples continue as under --observe. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +12,7 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import (
-    Observation,
-    Record,
-    StartEvidence,
-    StartLook,
-    TreeSight,
-)
+from watchdog_train.core.actions import Observation, Record, StartLook, TreeSight
 from watchdog_train.core.detection.detect import Verdict, verdict
 from watchdog_train.core.detection.track import Track, advance, new_track
 from watchdog_train.core.fold.evolve import evolve
@@ -40,10 +33,10 @@ from watchdog_train.core.suspect import watch
 
 MOST_FINDINGS = 1000
 MOST_ACTIONS = 8
-"""At one sample; a suspicion with its look and its stall takes four."""
+"""At one sample; a suspicion with its stack sample and its stall takes four."""
 
 Look = Callable[[Verdict], EvidenceResult | None]
-"""None: there is no answer yet."""
+"""A stack sample of now; None: it is not there yet."""
 
 
 class Finding(Value):
@@ -59,71 +52,52 @@ class Finding(Value):
 class Replay:
     """Judges samples one by one; `findings` holds what was said so far."""
 
-    def __init__(self, policy: Policy, look: Look | None = None) -> None:
+    def __init__(self, policy: Policy, look: Look) -> None:
         self.findings: list[Finding] = []
         self.left_out = 0
         """Findings over the limit of 1000."""
         self.first_stall_t: float | None = None
         self._policy = policy
-        self._look = look or self._unknown
+        self._look = look
         self._state = State()
         self._track: Track | None = None
-        self._started_at = 0.0
         self._attempt = 0
 
-    def begin_attempt(self) -> None:
-        """What follows belongs to a new attempt."""
+    def begin(self) -> None:
+        """What follows belongs to a new attempt, or to another supervisor."""
         self._track = None
 
     def judge(self, sample: Sample) -> Verdict:
         """The verdict at a sample; what it leads to is in `findings`."""
         if self._track is None:
-            self._begin(sample.at)
-        assert self._track is not None  # noqa: S101 - narrows for the type checker
+            self._attempt += 1
+            self._track = new_track(sample.at)
+            self._state = State(state="running", attempts=(launched(self._attempt, sample.at),))
         detection = self._policy.detection
         self._track = advance(self._track, sample, detection)
         found = verdict(self._track, sample, detection)
-        attempt = self._state.attempt
-        if attempt is not None and attempt.first_step_s is None:
-            step = job_step(sample)
-            if step is not None:
-                after_s = sample.at - self._started_at
-                self._record(e.FirstStep(rank=0, pid=0, step=step, after_s=after_s), sample, found)
-        if (
-            found.kind != "alive"
-            or found.stopped
-            or self._state.suspicion
-            or self._state.notices
-            or self._state.muted
-        ):
+        attempt, step = self._state.attempts[-1], job_step(sample)
+        if attempt.first_step_s is None and step is not None:
+            after_s = sample.at - attempt.launching_mono
+            self._record(e.FirstStep(rank=0, pid=0, step=step, after_s=after_s), sample, found)
+        state = self._state
+        said = state.suspicion or state.notices or state.muted
+        if found.kind != "alive" or found.stopped or said:
             self._follow(sample, found)
         return found
-
-    def _unknown(self, found: Verdict) -> EvidenceResult:
-        """The look at a trace: there are no waits in it."""
-        if found.stopped:
-            return unseen(Patience(row="stopped"))
-        limits = self._policy.patience
-        limit_s = limits.unknown_early_s if found.early else limits.unknown_s
-        return unseen(Patience(limit_s=limit_s))
-
-    def _begin(self, at: float) -> None:
-        self._attempt += 1
-        self._started_at = at
-        self._track = new_track(at)
-        self._state = State(state="running", attempts=(_launched(self._attempt, at),))
 
     def _follow(self, sample: Sample, found: Verdict) -> None:
         """Ask for actions until there is nothing more to do about this sample."""
         look: EvidenceResult | None = None
         for _ in range(MOST_ACTIONS):
+            # A bundle counts as being collected: nothing waits for one.
+            sight = TreeSight(sample=sample, look=look, running=frozenset({"evidence"}))
             observation = Observation(
                 now=sample.at,
                 wall=sample.at,
                 sample=sample,
                 verdict=found,
-                # A bundle is not to be had: whoever wants one goes on without.
-                trees=(TreeSight(sample=sample, look=look, running=frozenset({"evidence"})),),
+                trees=(sight,),
                 bundles=0,
             )
             match watch(observation, self._state, self._policy, {}):
@@ -135,7 +109,7 @@ class Replay:
                     look = self._look(found)
                     if look is None:
                         return
-                case StartEvidence() | _:
+                case _:
                     return
 
     def _record(self, event: e.AnyEvent, sample: Sample, found: Verdict) -> None:
@@ -143,36 +117,32 @@ class Replay:
         self._state = evolve(self._state, stamped)
         match event:
             case e.Suspected():
-                self._say("suspect", sample, event, event.why)
+                self._say("suspect", sample.at, event)
             case e.StallDeclared():
-                self._say("stall", sample, event, event.why)
+                self._say("stall", sample.at, event)
                 if self.first_stall_t is None:
                     self.first_stall_t = sample.at
                 spared = e.WouldHaveKilled(stall_id=event.stall_id, why=event.why)
                 self._record(spared, sample, found)
-                # A flapping trace must not make a list of a million stalls.
+                # A trace that stalls for ever must not make a list of a million stalls.
                 self._state = msgspec.structs.replace(self._state, stalls=self._state.stalls[-1:])
             case e.Noticed(kind="stopped"):
-                self._say("stopped", sample, found, event.why)
-            case _:
-                pass
+                self._say("stopped", sample.at, msgspec.structs.replace(found, why=event.why))
 
     def _say(
         self,
         kind: Literal["stall", "suspect", "stopped"],
-        sample: Sample,
+        at: float,
         of: e.Suspected | e.StallDeclared | Verdict,
-        why: Why,
     ) -> None:
         if len(self.findings) >= MOST_FINDINGS:
             self.left_out += 1
             return
-        found = Finding(t=sample.at, kind=kind, phase=of.phase, basis=of.basis, why=why)
-        self.findings.append(found)
+        self.findings.append(Finding(t=at, kind=kind, phase=of.phase, basis=of.basis, why=of.why))
 
 
 def unseen(patience: Patience) -> EvidenceResult:
-    """What a look without stacks has found."""
+    """What a sample without stacks has found."""
     return EvidenceResult(
         stall_id="",
         dir="",
@@ -185,7 +155,8 @@ def unseen(patience: Patience) -> EvidenceResult:
     )
 
 
-def _launched(number: int, at: float) -> AttemptRecord:
+def launched(number: int, at: float) -> AttemptRecord:
+    """A running attempt, of which nothing but its start is known."""
     plan = Plan(
         attempt=number,
         why=Why("first-attempt"),
