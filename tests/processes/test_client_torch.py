@@ -585,6 +585,57 @@ torch.save([1.0], "ckpt.pt")
     assert [Path(save.path).name for save in read_saves(training.slot_dir)] == ["ckpt.pt"]
 
 
+INTERRUPTED = """
+import json, os, signal
+from watchdog_train.client import saves
+
+def plain(number, frame):
+    raise TimeoutError
+
+class Handlers:
+    def method(self, number, frame):
+        raise RuntimeError
+
+def loose(*arguments):
+    raise ValueError
+
+class Target(os.PathLike):
+    def __init__(self, name, at, own=None):
+        self.name, self.at, self.own, self.asked = name, at, own, 0
+    def __fspath__(self):
+        self.asked += 1
+        if self.asked == self.at:
+            if self.own:
+                raise self.own
+            signal.raise_signal(signal.SIGUSR1)
+        return self.name
+
+def write(content, target):
+    open(target.name, "w").write(content)
+
+save, seen = saves.recorded("torch", write, 1, "f"), []
+for handler in (plain, Handlers().method, loose):
+    signal.signal(signal.SIGUSR1, handler)
+    target = Target(f"{handler.__name__}.pt", 1)
+    try:
+        save("x", target)
+        seen.append("nothing")
+    except Exception as error:
+        seen.append(type(error).__name__)
+save("x", Target("own.pt", 1, OSError()))
+print(json.dumps(seen))
+"""
+
+
+def test_what_a_signal_handler_raises_during_our_work_reaches_the_script(
+    training: Training,
+) -> None:
+    """As torch reports a dead worker; a finished save is recorded first. Our own errors do not."""
+    assert training.json(INTERRUPTED) == ["TimeoutError", "RuntimeError", "ValueError"]
+    recorded = {Path(save.path).name for save in training.saves()}
+    assert recorded == {"plain.pt", "method.pt", "loose.pt"}
+
+
 def test_a_save_into_an_open_file_is_recorded_when_that_is_closed(training: Training) -> None:
     """Under the name that it has then, and at once as not closed; nothing of memory."""
     training.json(OPEN_FILES, str(training.attempt_dir))

@@ -40,8 +40,8 @@ def beat(step=None, total_steps=None):
             heartbeat.step_done()
         if total_steps is not None:
             words[L.W_TOTAL_STEPS] = int(total_steps)
-    except Exception:
-        pass
+    except Exception as error:
+        slot.raise_if_of_a_signal(error)
 
 
 class phase:  # noqa: N801 - reads as a word in `with phase("eval"):`

@@ -39,8 +39,8 @@ def step_done(*_):
         if before // every != step // every:
             sys.stderr.write(_line(step))
             sys.stderr.flush()
-    except Exception:
-        pass
+    except Exception as error:
+        slot.raise_if_of_a_signal(error)
 
 
 def _line(step):

@@ -85,6 +85,7 @@ def guarded(act, *args, **kwargs):
         if slot.supervised:
             act(*args, **kwargs)
     except Exception as error:
+        slot.raise_if_of_a_signal(error)
         why = type(error).__name__ + ": " + str(error)
         notes.note("the hook " + act.__module__ + "." + act.__name__ + " failed: " + why)
 

@@ -33,7 +33,8 @@ def recorded(format_name, original, position, name):
             target = kwargs[name] if name in kwargs else args[position]
             if slot.supervised:
                 counters = resume.look_at_save(args[0] if args else kwargs.get("obj"), target)
-        except Exception:
+        except Exception as error:
+            slot.raise_if_of_a_signal(error)
             target = None
         token = begin()
         try:
@@ -43,18 +44,25 @@ def recorded(format_name, original, position, name):
             raise
         finally:
             end(token)
-        try:
-            if _thread.get_ident() in _outer:
-                pass
-            elif isinstance(target, (str, os.PathLike)):
-                record(target, format_name, counters=counters)
-            else:
-                _record_when_closed(target, format_name, counters)
-        except Exception:
-            pass
+        if _thread.get_ident() not in _outer:
+            try:
+                _record_target(target, format_name, counters)
+            except (
+                BaseException
+            ):  # of a signal handler of the script: the save is made all the same
+                _record_target(target, format_name, counters)
+                raise
         return result
 
     return phases.like(wrapper, original)
+
+
+@slot.harmless
+def _record_target(target, format_name, counters):
+    if isinstance(target, (str, os.PathLike)):
+        record(target, format_name, counters=counters)
+    else:
+        _record_when_closed(target, format_name, counters)
 
 
 @slot.harmless
@@ -119,8 +127,8 @@ def _inodes(path):
         for _ in range(4):
             found.append(os.stat(path).st_ino)
             path = os.path.dirname(path)
-    except OSError:
-        pass
+    except OSError as error:
+        slot.raise_if_of_a_signal(error)
     return found
 
 
@@ -158,6 +166,7 @@ def of_directory(original, act=None):
             if act is not None:
                 act(result, *args, **kwargs)
         except Exception as error:
+            slot.raise_if_of_a_signal(error)
             notes.note("a checkpoint was not recorded: " + type(error).__name__)
         return result
 
@@ -211,9 +220,11 @@ def record(path, format_name, files=None, *, step=None, output_dir=None, home=No
             return
         try:
             slot.append_file(slot.attempt_dir, "saves", data, _MOST_LOG_BYTES)
-        except OSError:  # the disk of the run is full; the checkpoints' own may not be
+        except OSError as error:  # the disk of the run is full; the checkpoints' own may not be
+            slot.raise_if_of_a_signal(error)
             slot.append_file(slot.slot_dir, "saves", data, _MOST_LOG_BYTES)
     except Exception as error:
+        slot.raise_if_of_a_signal(error)
         notes.note("a save was not recorded: " + type(error).__name__)
 
 

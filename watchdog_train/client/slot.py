@@ -19,19 +19,41 @@ for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
     SAFE_FLAGS |= getattr(os, _name, 0)
 
 
+_FRAME = type(sys._getframe())
+
+
 def harmless(function):
-    """A function that throws nothing: its errors are not the program's; it gives None then."""
+    """A function that raises no error of its own, and returns None in its place."""
 
     def wrapper(*args, **kwargs):
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
+            raise_if_of_a_signal(error)
             return None
 
     wrapper.__name__ = getattr(function, "__name__", "wrapper")
     wrapper.__doc__ = function.__doc__
     wrapper.__wrapped__ = function  # type: ignore[attr-defined]
     return wrapper
+
+
+def raise_if_of_a_signal(error):
+    """Raise it again where a signal handler of the script raised it, which ran inside our code.
+
+    A timeout by SIGALRM, or torch's report of a dead DataLoader worker, must reach the script. A
+    handler is known by its arguments: a signal number, then the frame that it has interrupted.
+    """
+    found = error.__traceback__
+    while found is not None:
+        code, values = found.tb_frame.f_code, found.tb_frame.f_locals
+        # Up to two parameters with names, `self` before them, or all of them in one `*args`.
+        given = [values.get(name) for name in code.co_varnames[: code.co_argcount + 1]]
+        given = [part for one in given for part in (one if type(one) is tuple else (one,))]
+        for number, frame in zip(given, given[1:]):  # noqa: B905, RUF007 - Python 3.8
+            if isinstance(frame, _FRAME) and isinstance(number, int):
+                raise error
+        found = found.tb_next
 
 
 class _Lazy(list):
