@@ -11,17 +11,18 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from watchdog_train.core.events import AnyEvent
-from watchdog_train.core.fold.state import StallRecord
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.evidence.redact import redact_argv, redact_text
-from watchdog_train.report.document import report_document
+from watchdog_train.report.document import Document
 from watchdog_train.report.facts import ScriptLines, without_secrets
-from watchdog_train.report.history import History, history
-from watchdog_train.report.sections import Document, report_html
+from watchdog_train.report.report_text import report_page
+from watchdog_train.report.sections import report_html
 from watchdog_train.report.words import clean
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.whole_files import replace_whole
@@ -37,53 +38,36 @@ STACK_COLUMNS = 240
 FRAMES = 12
 
 
-class Report(NamedTuple):
-    """A run, ready to be rendered in any form."""
-
-    history: History
-    script_lines: ScriptLines
-    document: Document
-
-
-def gather(
-    run: RunDirectory,
-    events: Iterable[AnyEvent],
-    *,
-    secrets: bool = True,
-    run_dir: str | None = None,
-) -> Report:
-    """Read what lies beside the log, and put the report together.
+def gather(run: RunDirectory, events: Iterable[AnyEvent], state: State | None = None) -> Document:
+    """A run, with what lies beside its log.
 
     Args:
         run: whose files are read.
         events: of its log.
-        secrets: they still hold command lines with secrets.
-        run_dir: where it is now, if it has been moved.
+        state: of these events, if they are without secrets already.
     """
+    from watchdog_train.evidence.machines import read_whole
     from watchdog_train.remedies.catalogue import script_lines
 
-    told = history(without_secrets(events, redact_argv) if secrets else events)
-    if run_dir is not None and run_dir != told.state.run_dir:
-        state = msgspec.structs.replace(told.state, run_dir=run_dir)
-        told = msgspec.structs.replace(told, state=state)
-    lines = script_lines()
-    document = report_document(told, lines, stacks=_stacks(run, told.state.stalls))
-    return Report(history=told, script_lines=lines, document=document)
-
-
-def _stacks(run: RunDirectory, stalls: tuple[StallRecord, ...]) -> dict[str, tuple[str, ...]]:
-    from watchdog_train.evidence.machines import read_whole
-
+    document = plain(events, script_lines(), state)
     until = time.monotonic() + BUNDLES_WITHIN_S
     found = {}
-    for stall in stalls[-BUNDLES:][::-1]:
+    for stall in document.state.stalls[-BUNDLES:][::-1]:
         if stall.dir is None or not stall.collected or time.monotonic() > until:
             continue
         # What the run directory refused is where the log says; a copied run has it inside.
         bundle = read_whole(run.stall(Path(stall.dir).name)) or read_whole(Path(stall.dir))
         if bundle is not None:
             found[stall.id] = stack_lines(bundle)
-    return found
+    return msgspec.structs.replace(document, stacks=found)
+
+
+def plain(
+    events: Iterable[AnyEvent], script_lines: ScriptLines, state: State | None = None
+) -> Document:
+    """The same from the log alone."""
+    told = tuple(events) if state is not None else tuple(without_secrets(events, redact_argv))
+    return Document(state=state or replay(told), events=told, script_lines=script_lines)
 
 
 def stack_lines(bundle: Bundle) -> tuple[str, ...]:
@@ -118,8 +102,8 @@ def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptL
     Raises:
         OSError: the directory cannot be written; the caller says so and goes on.
     """
-    document = report_document(history(without_secrets(events, redact_argv)), script_lines)
-    return write_page(run_dir / REPORT_FILE, report_html(document))
+    page = report_page(plain(events, script_lines))
+    return write_page(run_dir / REPORT_FILE, report_html(page))
 
 
 def write_whole(run_dir: Path) -> Path:
@@ -133,7 +117,7 @@ def write_whole(run_dir: Path) -> Path:
 
     run = RunDirectory(run_dir)
     events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
-    return write_page(run_dir / REPORT_FILE, report_html(gather(run, events).document))
+    return write_page(run_dir / REPORT_FILE, report_html(report_page(gather(run, events))))
 
 
 def write_page(target: Path, text: str) -> Path:

@@ -25,8 +25,8 @@ from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
 from watchdog_train.remedies.catalogue import available, script_lines
+from watchdog_train.report.document import Document, Live
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.status import Live
 from watchdog_train.report.status_text import status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
 
@@ -285,7 +285,8 @@ def test_recorded_screen_is_told_in_todays_words() -> None:
 def test_recorded_status_is_told_in_todays_words() -> None:
     """Every line of the recorded status has its label in today's status of the same events."""
     state = demo_state()
-    today = status_text(state, Live(at=(state.updated_at or 0.0) + 1.0, mono=state.mono + 1.0))
+    live = Live(at=(state.updated_at or 0.0) + 1.0, mono=state.mono + 1.0)
+    today = status_text(Document(state=state, live=live))
     shown = CAPTURE.blocks()["status"].splitlines()
     assert shown[0] == today.splitlines()[0]
     labels = [line.partition(":")[0] for line in shown[1:] if re.match(r" *[A-Z]\w+: ", line)]

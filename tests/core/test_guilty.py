@@ -36,7 +36,8 @@ from watchdog_train.core.model.explanation import Who
 from watchdog_train.core.policy import Job, Policy, Recovery
 from watchdog_train.core.recovery.outcome import finish
 from watchdog_train.core.recovery.restart import between_attempts
-from watchdog_train.report.status import status_object
+from watchdog_train.report.document import Document
+from watchdog_train.report.run_json import status_object
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 
@@ -136,7 +137,7 @@ def test_a_machine_that_is_lost() -> None:
     last = ended(training(), event)
     (line,) = [one for one in closing_lines(last, {}) if "fault" in one]
     assert line.endswith("n1: node1 (n1) was not heard for 1 min 1 s")
-    (named,) = status_object(last)["guilty_nodes"]
+    (named,) = status_object(Document(state=last))["guilty_nodes"]
     assert named == {"host": "n1", "why": Why("machine-lost", who="node1 (n1)", seconds=61.0)}
 
 

@@ -34,12 +34,12 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.explanation import CollectiveWait, Computing, Standstill, Who
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
-from watchdog_train.report.document import report_document
-from watchdog_train.report.history import history
-from watchdog_train.report.job_text import led_by, machine_cells, machines_now
+from watchdog_train.report.document import Document, Live, machines_now
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.status import Live, status_object
-from watchdog_train.report.status_text import runs_text, status_text
+from watchdog_train.report.notices import machine_cells
+from watchdog_train.report.report_text import report_page
+from watchdog_train.report.run_json import status_object
+from watchdog_train.report.status_text import led_by, runs_text, status_text
 
 SILENT = e.MachineSilent(where="node1", since=1e9 + 40.0)
 LIVE = Live(at=1e9 + 60.0, mono=60.0, supervisor_alive=True, here=True)
@@ -101,15 +101,15 @@ def test_a_silence_and_its_end_are_recorded_once() -> None:
 def test_every_machine_is_on_one_screen() -> None:
     """Name, host name, ranks, and since when it is not heard; the unknown one comes first."""
     state = training(census(), SILENT)
-    screen = status_text(state, LIVE)
+    screen = status_text(Document(state=state, live=LIVE))
     (first, second) = [line for line in screen.splitlines() if "  rank " in line and "node" in line]
     assert first.split()[:4] == ["Machines:", "node1", "n1", "rank"]
     assert "not heard since" in first
     assert second.split() == ["node0", "n0", "rank", "0", "leads"]
-    (leads, silent) = status_object(state)["job"]["machines"]
+    (leads, silent) = status_object(Document(state=state))["job"]["machines"]
     assert (leads.name, leads.hostname, leads.ranks, leads.state) == ("node0", "n0", (0,), "leads")
     assert (silent.ranks, silent.state, silent.since) == ((1,), "silent", 1e9 + 40.0)
-    page = report_document(msgspec.structs.replace(history([b.RUN_STARTED]), state=state), {})
+    page = report_page(Document(state=state))
     (section,) = [one for one in page.sections if one.title == "Machines"]
     assert [row[:2] for row in section.rows] == [("node0", "n0"), ("node1", "n1")]
 
@@ -127,10 +127,8 @@ def test_processes_of_another_machine_are_not_looked_for_here() -> None:
     """Their pids mean somebody else; tasks of one machine share them."""
     state = training(census())
     assert state.hosts_here == {""}
-    assert (
-        status_text(state, msgspec.structs.replace(LIVE, states={b.ROOT: "S"})).count("10 rank")
-        == 1
-    )
+    live = msgspec.structs.replace(LIVE, states={b.ROOT: "S"})
+    assert status_text(Document(state=state, live=live)).count("10 rank") == 1
     near = msgspec.structs.replace(
         state.crew.machines[0], place=f"{state.host}/{state.boot_id}/pid:[1]"
     )
@@ -144,9 +142,9 @@ def test_an_agent_is_no_run_of_its_own() -> None:
     task = msgspec.structs.replace(b.node_task(1, "tcp://n0:1"))
     agent = b.running(e.TaskJoined(task=task))
     assert (led_by(leader), led_by(agent)) == (None, task.job)
-    both = runs_text([(leader, LIVE), (agent, LIVE)]).splitlines()
+    both = runs_text([Document(state=one, live=LIVE) for one in (leader, agent)]).splitlines()
     assert len(both) == 2
-    assert "agent, running" in runs_text([(agent, LIVE)])
+    assert "agent, running" in runs_text([Document(state=agent, live=LIVE)])
 
 
 HOSTS = ("", *(f"node{number}" for number in range(1, ASKED_FIRST + 4)))

@@ -47,7 +47,7 @@ def test_a_night_with_a_stall_in_five_lines() -> None:
     assert "restarted to resume from step 500 (checkpoint-500) as attempt 2" in restarted
     assert "with num-workers-0" in restarted
     assert "running again at step" in running
-    assert "The training succeeded after 1 restart" in finished
+    assert "success: exit code 0; step 3,000 of 3,000, 1 restart, 1 stall, " in finished
     assert "report.html" in finished
     assert [each.last for each in found] == [False] * 4 + [True]
 

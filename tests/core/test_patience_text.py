@@ -11,12 +11,10 @@ from watchdog_train.core import events as e
 from watchdog_train.core.model import PatienceRow, SilentAt, said
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.report.document import report_document
-from watchdog_train.report.history import History
+from watchdog_train.report.document import Document, Live
 from watchdog_train.report.patience_text import pause_sentence, waiting, waiting_object
-from watchdog_train.report.status import Live
+from watchdog_train.report.report_text import report_page
 from watchdog_train.report.status_text import runs_text
-from watchdog_train.report.time_line import time_line
 
 DOING: dict[PatienceRow, x.Doing] = {
     "sleep": w.SleepWait(left_s=60.0),
@@ -43,11 +41,9 @@ def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None
     assert "41 s" in text
     assert text.endswith(until)
     live = Live(at=1e9 + 41, mono=41.0, supervisor_alive=True)
-    assert runs_text([(state, live)], width=None).splitlines()[-1] == f"  {text}"
-    told = report_document(
-        History(state=state, attempts=(), notables=(), time_line=time_line([])), {}
-    )
-    rows = [row for section in told.sections for row in section.rows]
+    document = Document(state=state, live=live)
+    assert runs_text([document], width=None).splitlines()[-1] == f"  {text}"
+    rows = [row for section in report_page(document).sections for row in section.rows]
     assert ("waiting", text) in rows
     assert ("a stall at" in [row[0] for row in rows]) is (row == "network")
     found = waiting_object(state, 41.0)

@@ -17,7 +17,7 @@ from watchdog_train.core.model import CheckpointRef, ExitStatus, MemberSample, s
 from watchdog_train.core.notices.notes import TaskNote
 from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.policy import Policy, Recovery
-from watchdog_train.report.status import ranks_now
+from watchdog_train.report.document import Document
 from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
@@ -92,7 +92,7 @@ def test_progress_of_many_ranks_is_short(apart: int) -> None:
     assert isinstance(progress, e.Progress)
     assert len(e.encode(progress)) < 400 + (5 * 256 if apart else 0)
     assert {rank: step for group in progress.ranks for rank, step in group.each()} == steps
-    recorded = ranks_now(evolve(state, progress), None)
+    recorded = Document(state=evolve(state, progress)).ranks
     assert [(one.rank, one.pid, one.step, one.phase) for one in recorded] == [
         (rank, b.ROOT + rank, step, "train") for rank, step in steps.items()
     ]
@@ -102,7 +102,7 @@ def test_of_several_that_say_the_same_rank_no_pid_is_recorded() -> None:
     """Which of them was at which step is not written."""
     twins = (b.rank(words=2), b.rank(b.ROOT + 1, 0, words=5))
     state = fold(tell(b.running(), *twins))
-    assert [(one.rank, one.pid) for one in ranks_now(state, None)] == [(0, None), (0, None)]
+    assert [(one.rank, one.pid) for one in Document(state=state).ranks] == [(0, None), (0, None)]
 
 
 def test_ranks_that_change_together_are_one_event() -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from tests.hostile_run import STALLS, a_plan, make_hostile_run
 from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress, said
-from watchdog_train.report.document import verdict_sentence
+from watchdog_train.report.document import Document, TimeSpent
+from watchdog_train.report.report_text import report_page
 from watchdog_train.report.sections import report_html
-from watchdog_train.report.time_line import time_line
-from watchdog_train.reporting import Report, gather
+from watchdog_train.reporting import gather
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory
 
@@ -35,14 +36,14 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Document:
     run = make_hostile_run(tmp_path_factory.mktemp("runs") / "sft-20261121-231005-beef")
     return gather(RunDirectory(run), read_events(run / "events.jsonl").events)
 
 
 @pytest.fixture(scope="module")
-def text(report: Report) -> str:
-    return report_html(report.document)
+def text(report: Document) -> str:
+    return report_html(report_page(report))
 
 
 def test_nothing_that_training_wrote_becomes_markup(text: str) -> None:
@@ -65,9 +66,9 @@ def test_the_page_holds_every_stall(text: str) -> None:
     assert len(text) < 3_000_000
 
 
-def test_the_summary_of_a_bundle_keeps_hostile_text_as_text(report: Report) -> None:
+def test_the_summary_of_a_bundle_keeps_hostile_text_as_text(report: Document) -> None:
     """No HTML of others, in fences neither: some renderers know none inside of <details>."""
-    run = Path(report.history.state.run_dir)
+    run = Path(report.state.run_dir)
     text = (run / f"stalls/{STALLS:04d}/SUMMARY.md").read_text("utf-8")
     assert "script&gt;" in text or "script>" in text, "it tells what the training wrote"
     tags = set(re.findall(r"<(/?\w+)", text))
@@ -84,6 +85,10 @@ def _attempt(number: int, t: float, first: int, steps: int) -> list[e.AnyEvent]:
             for i in range(0, steps, 10)
         ],
     ]
+
+
+def time_line(events: list[e.AnyEvent]) -> TimeSpent:
+    return Document(state=State(), events=tuple(events)).time
 
 
 def _exit(t: float, step: int) -> e.AttemptExited:
@@ -163,12 +168,3 @@ def test_spans_never_overlap_where_the_clock_is_set_back() -> None:
     line = time_line([*_attempt(1, 100.0, 1, 31), _exit(50.0, 31), *_attempt(2, 20.0, 20, 31)])
     assert all(seconds >= 0 for seconds in line.spent_s.values())
     assert sum(line.spent_s.values()) == pytest.approx(line.wall_s)
-
-
-def test_the_verdict_counts_what_the_restarts_were_for(report: Report) -> None:
-    """A stall that was over by itself, and one that was only reported, cost no restart."""
-    state = report.history.state
-    assert f"{STALLS} stalls)" in report.document.verdict
-    over = [msgspec.structs.replace(one, recovered=True) for one in state.stalls]
-    changed = msgspec.structs.replace(state, stalls=tuple(over))
-    assert "stalls" not in verdict_sentence(changed)

@@ -23,8 +23,10 @@ from watchdog_train.core.notices.warnings import (
     resumed,
 )
 from watchdog_train.core.policy import Policy
+from watchdog_train.report.document import Document
 from watchdog_train.report.messages import news as told
-from watchdog_train.report.notices import notice_rows, notices_object
+from watchdog_train.report.notices import notice_rows
+from watchdog_train.report.run_json import status_object
 from watchdog_train.report.why_text import why_text
 
 GB = 10**9
@@ -153,7 +155,9 @@ def test_events_say_it_once_and_take_it_back() -> None:
     assert found_now((one,)) == []
     assert found_now(None) == [], "unknown takes nothing back"
     assert ("Notice", why_text(one.why)) in notice_rows(state)
-    assert {"kind": "disk", "pids": [], "why": one.why} in notices_object(state)
+    assert {"kind": "disk", "pids": [], "why": one.why} in status_object(Document(state=state))[
+        "notices"
+    ]
     message = told(warned, state)
     assert "nearly full" in message.line
     (over,) = found_now(())

@@ -12,21 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from watchdog_train.core.events import AttemptLaunched, decode
+from watchdog_train.core.events import AnyEvent, AttemptLaunched, decode
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Policy
-from watchdog_train.report.document import report_document, report_object
-from watchdog_train.report.history import history
+from watchdog_train.report.document import Document, Live, NewestCheckpoint
 from watchdog_train.report.narrative import narrate
+from watchdog_train.report.report_text import report_page
+from watchdog_train.report.run_json import report_object, short_object, status_object
 from watchdog_train.report.sections import report_html, report_text
-from watchdog_train.report.status import (
-    Live,
-    NewestCheckpoint,
-    ranks_now,
-    short_object,
-    status_object,
-)
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
 from watchdog_train.report.why_text import with_text
@@ -73,7 +67,7 @@ def measured(state: State) -> Live:
         log_tail=live.log_tail,
         ranks=tuple(
             msgspec.structs.replace(one, beat_age_s=0.4, state="S")
-            for one in ranks_now(state, None)
+            for one in Document(state=state).ranks
         ),
         progress=state.progress,
         can_save=True,
@@ -84,6 +78,10 @@ def measured(state: State) -> Live:
             saved_at=live.at - 42.0,
         ),
     )
+
+
+def whole(events: list[AnyEvent]) -> Document:
+    return Document(state=replay(events), events=tuple(events), script_lines=SCRIPT_LINES)
 
 
 def check(path: Path, text: str) -> None:
@@ -97,7 +95,7 @@ def check(path: Path, text: str) -> None:
 def test_status_json(name: str) -> None:
     """`status --json` says exactly this about each golden log."""
     state = replay(events_of(name))
-    found = status_object(state)
+    found = status_object(Document(state=state))
     assert list(found) == STATUS_KEYS
     check(HERE / f"{name}.status.json", json.dumps(with_text(found), indent=2) + "\n")
 
@@ -107,7 +105,7 @@ def test_status_text(name: str) -> None:
     """`status` shows this at the end of each golden log."""
     state = msgspec.structs.replace(replay(events_of(name)), max_restarts=5)
     live = looked_at(state, alive=None if state.finished else False)
-    check(HERE / f"{name}.status.txt", status_text(state, live) + "\n")
+    check(HERE / f"{name}.status.txt", status_text(Document(state=state, live=live)) + "\n")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,8 +127,7 @@ def test_narrative(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_report_text(name: str) -> None:
     """`report` says this about each golden log."""
-    document = report_document(history(events_of(name)), SCRIPT_LINES)
-    check(HERE / f"{name}.report.txt", report_text(document) + "\n")
+    check(HERE / f"{name}.report.txt", report_text(report_page(whole(events_of(name)))) + "\n")
 
 
 def test_opening_lines_are_those_of_the_design() -> None:
@@ -155,20 +152,21 @@ def test_every_prefix_renders_everywhere(name: str) -> None:
     """A log that ends after any of its events can be shown by every renderer."""
     events = events_of(name)
     for length in range(len(events) + 1):
-        told = history(events[:length])
+        told = whole(events[:length])
         for live in (
             looked_at(told.state, alive=False),
             looked_at(told.state, alive=True),
             measured(told.state),
             Live(at=0.0, here=False),
         ):
-            assert status_text(told.state, live, width=80)
-            assert runs_text([(told.state, live)])
-            json.dumps(with_text(short_object(status_object(told.state, live))), allow_nan=False)
-        document = report_document(told, SCRIPT_LINES)
-        assert report_text(document)
-        assert report_html(document).endswith("</html>\n")
-        json.dumps(with_text(report_object(told, SCRIPT_LINES)), allow_nan=False)
+            document = msgspec.structs.replace(told, live=live)
+            assert status_text(document, width=80)
+            assert runs_text([document])
+            json.dumps(with_text(short_object(document)), allow_nan=False)
+        page = report_page(told)
+        assert report_text(page)
+        assert report_html(page).endswith("</html>\n")
+        json.dumps(with_text(report_object(told)), allow_nan=False)
         closing_lines(told.state, SCRIPT_LINES)
 
 
@@ -179,7 +177,7 @@ def test_a_screen_holds_the_status(name: str) -> None:
     for length in range(1, len(events) + 1):
         state = replay(events[:length])
         for live in (looked_at(state, alive=False), measured(state)):
-            lines = status_text(state, live, width=80).splitlines()
+            lines = status_text(Document(state=state, live=live), width=80).splitlines()
             assert len(lines) < 24, "\n".join(lines)
             assert max(map(len, lines)) <= 80, "\n".join(lines)
 
@@ -188,11 +186,12 @@ def test_measured_progress_wins_over_the_log() -> None:
     """With heartbeats at hand, status tells beat ages and the time left, as measured."""
     events = events_of("stall_resumed")
     state = replay(events[:-3])
-    text = status_text(state, measured(state))
+    document = Document(state=state, live=measured(state))
+    text = status_text(document)
     assert "beat 0.4 s ago" in text
     assert "saved 42 s ago, not checked yet" in text
     assert "as recorded" not in text
-    found = status_object(state, measured(state))
+    found = status_object(document)
     assert found["ranks"][0]["beat_age_s"] == 0.4
     assert found["checkpoint"] == {
         "path": "/home/mia/sft/out/checkpoint-600", "format": "hf", "step": 600, "age_s": 42.0
@@ -203,7 +202,7 @@ def test_measured_progress_wins_over_the_log() -> None:
 def test_what_is_not_measured_is_unknown() -> None:
     """From the log alone no beat age, no process state and no life of a supervisor is claimed."""
     state = replay(events_of("supervisor_died"))
-    found = status_object(state)
+    found = status_object(Document(state=state))
     assert [rank["beat_age_s"] for rank in found["ranks"]] == [None, None]
     assert [rank["state"] for rank in found["ranks"]] == [None, None]
     assert found["supervisor"] == {"pid": 4201, "alive": None, "blind_s": None}
@@ -213,10 +212,10 @@ def test_what_is_not_measured_is_unknown() -> None:
 def test_a_dead_supervisor_is_said_first_and_how_to_go_on() -> None:
     """Status names the dead supervisor, whether training lives, and the command to go on."""
     state = replay(events_of("supervisor_died"))
-    alive = status_text(state, looked_at(state, alive=False))
+    alive = status_text(Document(state=state, live=looked_at(state, alive=False)))
     assert "the supervisor (pid 4201) is dead; the training is alive" in alive
     assert "to continue: wtrain adopt sft-20261121-231005-a3f9" in alive
-    gone = status_text(state, Live(at=0.0, supervisor_alive=False))
+    gone = status_text(Document(state=state, live=Live(at=0.0, supervisor_alive=False)))
     assert "no process of the training is left" in " ".join(gone.split())
 
 
@@ -224,7 +223,7 @@ def test_colours_only_where_allowed() -> None:
     """Without permission there is no escape sequence; with it the text is the same."""
     state = replay(events_of("stall_resumed"))
     live = looked_at(state, alive=None)
-    plain = status_text(state, live, width=80)
-    painted = status_text(state, live, width=80, paint=Paint(enabled=True))
+    plain = status_text(Document(state=state, live=live), width=80)
+    painted = status_text(Document(state=state, live=live), width=80, paint=Paint(enabled=True))
     assert "\x1b" not in plain
     assert "\x1b[" in painted

@@ -185,9 +185,7 @@ class Checks:
         stalled = [line for line in lines if " stalled at " in line]
         if len(stalled) != len(HANGS):
             yield f"{len(stalled)} stalls were told: {stalled}"
-        if not re.search(
-            r"^[\d:]{5} The training succeeded after \d restarts", "\n".join(lines), re.MULTILINE
-        ):
+        if not re.search(r"^[\d:]{5} success: .* \d restarts", "\n".join(lines), re.MULTILINE):
             yield f"the end was not told: {lines[-3:]}"
         if self.night.sink.messages[-1].title != "wtrain night: finished":
             yield f"the last title: {self.night.sink.messages[-1].title}"
@@ -224,7 +222,7 @@ class Checks:
                 r"restarted .* as attempt 6",
                 r"running again at step",
             ]
-        return [*told, r"The training succeeded after", r"^report: .*/report\.html$"]
+        return [*told, r"success: ", r"^report: .*/report\.html$"]
 
     def _step(self, epochs: float) -> str:
         return f"{self.night.length.at(epochs):,}"
@@ -248,8 +246,8 @@ class Checks:
 
     def _report_in_order(self, text: str) -> Iterable[str]:
         restarts = len(of_type(self.events, "attempt_launching")) - 1
-        why = rf"\({len(HANGS)} stalls, {restarts - len(HANGS)} crash"
-        told = [rf"succeeded after {restarts} restarts {why}", r"Attempts"]
+        why = rf"{len(HANGS)} stalls, {restarts - len(HANGS)} crash"
+        told = [rf"success: .* {restarts} restarts, {why}", r"Attempts"]
         told += [rf"Attempt {number}:" for number in range(2, restarts + 2)]
         told += [r"Goodput \d+ %", r"steps that were kept"]
         explained = of_type(self.events, "stall_explained")

@@ -77,7 +77,7 @@ def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
     assert [one for told in sink.messages for one in told["topics"]] == ["crashed", "gave-up"]
     assert "crashed" in sink.messages[0]["message"]
     assert message["title"] == "wtrain bed: gave up or failed"
-    assert "The training failed" in message["message"]
+    assert " failed: " in message["message"]
     assert "report.html" in message["message"]
     assert "to continue: wtrain restart bed-" in message["message"]
     told = [(said["channel"], said["sent"], said["why"]) for said in run.of_type("notified")]

@@ -222,7 +222,7 @@ def test_report_as_text_page_and_data(tmp_path: Path) -> None:
     """`report` prints text; -o writes a whole page or JSON by the file's ending."""
     make_run(tmp_path, "stall_resumed")
     text = run_wtrain("report", cwd=tmp_path).check(0).stdout
-    assert "The training succeeded after 1 restart" in text
+    assert "success: exit code 0; step 3,000 of 3,000, 1 restart, 1 stall" in text
     # The checkpoint is one of the Trainer, so the line is one for its arguments.
     assert "TrainingArguments(..., dataloader_num_workers=0)" in text
     run_wtrain("report", "-o", "r.html", cwd=tmp_path).check(0)

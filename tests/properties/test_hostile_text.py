@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchdog_train.core.events import decode
-from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Role
 from watchdog_train.report import words
-from watchdog_train.report.document import report_document
-from watchdog_train.report.history import history
+from watchdog_train.report.document import Document, Live
 from watchdog_train.report.narrative import narrate
+from watchdog_train.report.report_text import report_page
+from watchdog_train.report.run_json import status_object
 from watchdog_train.report.sections import report_html, report_text
-from watchdog_train.report.status import Live, status_object
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import with_text
@@ -99,21 +99,23 @@ def test_hostile_strings_reach_nobody(name: str, text: str) -> None:
         told += narrate(event, state)
     told += closing_lines(state, {text: text})
     live = Live(at=0.0, supervisor_alive=False, log_tail=(text, text), problems=(text,))
-    screens = [status_text(part, live, width=80) for part in (state, history(events[:9]).state)]
-    table = runs_text([(state, live)], width=80)
-    document = report_document(history(events), {text: text})
+    document = Document(state=state, live=live, events=tuple(events), script_lines={text: text})
+    begun = Document(state=replay(events[:9]), live=live)
+    screens = [status_text(each, width=80) for each in (document, begun)]
+    table = runs_text([document], width=80)
+    whole = report_page(document)
     for line in [*told, *screens[0].split("\n"), *screens[1].split("\n"), *table.split("\n")]:
         assert line.isprintable(), ascii(line[:200])
         assert len(line) < 6000
     for screen in (*screens, table):
         assert max(words.display_width(line) for line in screen.split("\n")) <= 80
-    assert all(line.isprintable() for line in report_text(document).split("\n"))
-    page = report_html(document)
+    assert all(line.isprintable() for line in report_text(whole).split("\n"))
+    page = report_html(whole)
     tags = Tags()
     tags.feed(page)
     assert "script" not in tags.seen
     assert len(page) < 400_000
-    json.dumps(with_text(status_object(state, live)))
+    json.dumps(with_text(status_object(document)))
 
 
 @given(st.text(max_size=300), st.integers(min_value=2, max_value=80))

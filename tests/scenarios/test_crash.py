@@ -22,7 +22,8 @@ from tests.support import (
     write_fast_config,
 )
 from watchdog_train.checkpoints.pickle_head import counters
-from watchdog_train.report.history import history
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.report.document import Document
 from watchdog_train.store.log_reading import read_events
 
 AUTO = ("--resume-arg", "auto")
@@ -147,7 +148,9 @@ def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -
     assert "1 restart, 1 crash" in run.stderr
     assert "the start failed (Too many open files); trying again" in run.stderr
     events = read_events(run.run_dir / "events.jsonl").events
-    assert [one.record.attempt for one in history(events).attempts] == [1, 2]
+    assert [
+        one.attempt for one, _ in Document(state=replay(events), events=tuple(events)).attempts
+    ] == [1, 2]
 
 
 SCAN_KILLED = """

@@ -21,7 +21,6 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 from watchdog_train.remedies.catalogue import script_lines
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.status import progress_now
 from watchdog_train.report.summary import PREFIX, closing_lines, progress_line
 from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import RunDirectory
@@ -169,6 +168,6 @@ def _status(run: RunDirectory, state: State) -> str | None:
     """The line at the bottom: progress by the slots now."""
     if state.state != "running":
         return None
-    live = look(RunReading(run=run, events=(), state=state, problems=()))
-    line = progress_line(progress_now(state, live))
+    document = look(RunReading(run=run, events=(), state=state, problems=()))
+    line = progress_line(document.progress)
     return f"{PREFIX}{line}" if line is not None else None

@@ -32,9 +32,8 @@ from watchdog_train.config.schema import BadValueError, parse_duration
 from watchdog_train.core.events import AttemptLaunching, Milestones, Progress, RunStarted
 from watchdog_train.core.job.machines import FOLDER
 from watchdog_train.errors import EXIT_INTERRUPTED, WtrainError
-from watchdog_train.report.job_text import machines_now
+from watchdog_train.report.document import machines_now
 from watchdog_train.report.places_text import milestone_lines
-from watchdog_train.report.status import places_now
 from watchdog_train.report.words import SafeOutput, listed
 from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import RunDirectory
@@ -357,7 +356,8 @@ def _has_ended(watch: EventWatch, run: RunDirectory) -> bool:
 def show_milestones(run: RunDirectory, chosen: Collection[int], rank: int | None) -> None:
     """Print the milestones of the chosen attempts: the recorded ones, of a live attempt now."""
     reading = read_run(run)
-    state, live = reading.state, look(reading, log_lines=0)
+    document = look(reading)
+    state = document.state
     launched: dict[int, AttemptLaunching] = {}
     told: dict[int, Milestones] = {}
     for event in reading.events:
@@ -372,7 +372,7 @@ def show_milestones(run: RunDirectory, chosen: Collection[int], rank: int | None
         last = told.get(number)
         places, now = (last.ranks, last.mono) if last is not None else ((), start.mono)
         if state.attempt is not None and number == state.attempt.attempt:
-            places, now, _ = places_now(state, live)
+            places, now = document.places
         known = state.launcher.processes if state.launcher is not None else None
         ranks = max(known or 1, *(each.rank + 1 for each in places), 1)
         lines = milestone_lines(

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,8 +31,8 @@ from watchdog_train.core.model import (
 from watchdog_train.core.notices.vitals import blind_for_s
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
+from watchdog_train.report.document import Document, Live, NewestCheckpoint
 from watchdog_train.report.facts import without_secrets
-from watchdog_train.report.status import Live, NewestCheckpoint
 from watchdog_train.store.control import vitals_in
 from watchdog_train.store.lock import is_held
 from watchdog_train.store.log_reading import read_events
@@ -96,8 +96,8 @@ def read_run(run: RunDirectory) -> RunReading:
     return RunReading(run, events, state, tuple(problems), original)
 
 
-def look(reading: RunReading, *, log_lines: int = 0) -> Live:
-    """What can be measured of a run now, from outside."""
+def look(reading: RunReading, *, log_lines: int = 0) -> Document:
+    """The run with what can be measured of it now, from outside."""
     run, state, system = reading.run, reading.state, current()
     here = state.host in ("", _host())
     is_copy = reading.original is not None
@@ -117,13 +117,13 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Live:
         problems=reading.problems,
     )
     now = live.mono
-    if state.finished or now is None:
-        return live
-    slot_dir = Path(state.slot_dir) if state.slot_dir is not None else None
-    vitals = vitals_in(slot_dir) if alive else None
-    blind_s = blind_for_s(vitals, now) if vitals is not None else None
-    live = msgspec.structs.replace(live, blind_s=blind_s)
-    return _look_at_processes(live, now, state, slot_dir, system)
+    if not state.finished and now is not None:
+        slot_dir = Path(state.slot_dir) if state.slot_dir is not None else None
+        vitals = vitals_in(slot_dir) if alive else None
+        blind_s = blind_for_s(vitals, now) if vitals is not None else None
+        live = msgspec.structs.replace(live, blind_s=blind_s)
+        live = _look_at_processes(live, now, state, slot_dir, system)
+    return Document(state=state, live=live, events=reading.events)
 
 
 def _host() -> str:
@@ -250,13 +250,6 @@ def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
             if found:
                 return tuple(line[:400] for line in clean_lines(found))
     return ()
-
-
-def exit_code(state: State, live: Live) -> Literal[0, 3, 4]:
-    """Of `wtrain status`: 0 it runs, 3 it has ended, 4 its supervisor is dead or unknown."""
-    if state.finished:
-        return 3
-    return 0 if live.supervisor_alive and live.blind_s is None else 4
 
 
 def refuse_unreadable(reading: RunReading) -> None:

@@ -28,7 +28,8 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.screen import echo, json_text, paint_for_stdout, width_of_stdout
     from watchdog_train.errors import WtrainError
-    from watchdog_train.report.document import report_object
+    from watchdog_train.report.report_text import report_page
+    from watchdog_train.report.run_json import report_object
     from watchdog_train.report.sections import report_html, report_text
     from watchdog_train.reporting import gather, write_page
     from watchdog_train.store.run_directory import resolve
@@ -38,18 +39,19 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     for problem in reading.problems:
         echo(f"wtrain: {problem}", err=True)
     # The state of the reading knows where the directory is now.
-    found = gather(reading.run, reading.events, secrets=False, run_dir=reading.state.run_dir)
+    document = gather(reading.run, reading.events, reading.state)
+    page = report_page(document)
     suffix = output.suffix.lower() if output is not None else ""
     paint = paint_for_stdout()
     if as_json or suffix == ".json":
-        text = json_text(**report_object(found.history, found.script_lines))
+        text = json_text(**report_object(document))
     elif suffix in (".html", ".htm"):
-        text = report_html(found.document)
+        text = report_html(page)
     elif output is not None:
-        text = report_text(found.document) + "\n"
+        text = report_text(page) + "\n"
     else:
         width = min(100, width_of_stdout() or 100)
-        text = report_text(found.document, paint=paint, width=width) + "\n"
+        text = report_text(page, paint=paint, width=width) + "\n"
     if output is None:
         echo(text, nl=False, paint=paint)
         return

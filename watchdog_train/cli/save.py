@@ -14,7 +14,7 @@ from watchdog_train.cli.reading import RunReading, look, read_run, refuse_unread
 from watchdog_train.cli.screen import echo
 from watchdog_train.core import events as e
 from watchdog_train.errors import EXIT_INTERRUPTED, EXIT_RETRY_ELSEWHERE, WtrainError
-from watchdog_train.report.status import Live
+from watchdog_train.report.document import Live
 from watchdog_train.report.words import short_path
 from watchdog_train.store import requests
 from watchdog_train.store.run_directory import resolve_live
@@ -39,7 +39,7 @@ def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
     refuse_unreadable(reading)
     if reading.state.finished:
         raise _ended(run, reading.state.outcome)
-    live = look(reading)
+    live = look(reading).live
     if live.supervisor_alive is False:
         raise WtrainError(
             "the supervisor of this run is dead",

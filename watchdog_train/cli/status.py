@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
-from watchdog_train.cli.reading import exit_code, look, read_run
+from watchdog_train.cli.reading import look, read_run
 from watchdog_train.cli.screen import echo, paint_for_stdout, print_json, width_of_stdout
-from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
-from watchdog_train.report.status import Live, short_object, status_object
+from watchdog_train.report.document import Document
+from watchdog_train.report.run_json import short_object, status_object
 from watchdog_train.report.status_text import milestones_text, runs_text, status_text
 from watchdog_train.store.registry import live_runs
 from watchdog_train.store.run_directory import resolve
@@ -38,19 +38,22 @@ def status(run_ref: str | None, milestones: bool, as_json: bool, runs_dir: Path 
     out of reach.
     """
     reading = read_run(resolve(run_ref, runs_dir))
-    state, live = reading.state, look(reading, log_lines=0 if as_json or milestones else LOG_LINES)
+    document = look(reading, log_lines=0 if as_json or milestones else LOG_LINES)
     if as_json:
         for problem in reading.problems:
             echo(f"wtrain: {problem}", err=True)
-        print_json(**status_object(state, live))
+        print_json(**status_object(document))
     else:
         paint = paint_for_stdout()
         if milestones:
-            text = milestones_text(state, live, paint=paint)
+            text = milestones_text(document, paint=paint)
         else:
-            text = status_text(state, live, paint=paint, width=width_of_stdout())
+            text = status_text(document, paint=paint, width=width_of_stdout())
         echo(text, paint=paint)
-    sys.exit(exit_code(state, live))
+    live = document.live
+    if document.state.finished:
+        sys.exit(3)
+    sys.exit(0 if live.supervisor_alive and live.blind_s is None else 4)
 
 
 SHOWN_WITH_ALL = 200
@@ -62,7 +65,7 @@ SHOWN_WITH_ALL = 200
 @runs_dir_option
 def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
     """List the runs that have not ended, wherever they were started; the newest come first."""
-    found: list[tuple[State, Live]] = []
+    found: list[Document] = []
     for run in _runs(runs_dir, show_all=show_all):
         try:
             reading = read_run(run)
@@ -71,9 +74,9 @@ def ps(show_all: bool, as_json: bool, runs_dir: Path | None) -> None:
             echo(f"wtrain: {run.run_id}: {error.message}", err=True)
             continue
         if show_all or not reading.state.finished:
-            found.append((reading.state, look(reading)))
+            found.append(look(reading))
     if as_json:
-        print_json(runs=[short_object(status_object(state, live)) for state, live in found])
+        print_json(runs=[*map(short_object, found)])
         return
     paint = paint_for_stdout()
     text = runs_text(found, paint=paint, width=width_of_stdout())

@@ -57,7 +57,7 @@ def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
     if reading.state.finished:
         echo(f"wtrain: {run.run_id} has ended already: {reading.state.outcome}", err=True)
         return
-    live = look(reading)
+    live = look(reading).live
     if not live.here and live.supervisor_alive is not True and not is_over:
         raise WtrainError(
             f"the run belongs to {reading.state.host}",

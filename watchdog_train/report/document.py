@@ -1,373 +1,414 @@
-"""The report of a run as data: sections for the text and the HTML page, and its JSON. Pure."""
+"""One run as one typed value; every screen, page, message and JSON is a rendering of it. Pure.
+
+Its events and the state that they fold into come from the log, `Live` from a sample of the run.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from functools import cached_property
+from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
-from watchdog_train.core.model import Why
-from watchdog_train.report import words
-from watchdog_train.report.explanation_text import (
-    because,
-    crash_words,
-    more_sentences,
-    what_happened,
+from watchdog_train.core import events as e
+from watchdog_train.core.fold.state import AttemptRecord, State
+from watchdog_train.core.job.machines import hostname_of, machine_of
+from watchdog_train.core.model import (
+    Member,
+    RankPlaces,
+    RankStatus,
+    RunProgress,
+    Value,
+    Why,
+    workers_by_rank,
 )
-from watchdog_train.report.facts import (
-    ScriptLines,
-    by_hand,
-    caught_words,
-    counted_roles,
-    exit_words,
-    newest_step,
-    of_total,
-    permanent_lines,
-    run_again,
-    step_words,
-    tried_lines,
-    what_followed,
-)
-from watchdog_train.report.history import AttemptHistory, History
-from watchdog_train.report.job_text import guilty_words, machine_cells, machines_now
-from watchdog_train.report.notices import left_words
-from watchdog_train.report.patience_text import waiting
-from watchdog_train.report.places_text import place_lines, place_sentences
-from watchdog_train.report.sections import Document, Fold, Section
-from watchdog_train.report.status import SCHEMA_VERSION, status_object
-from watchdog_train.report.time_line import time_section
-from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, clock_time, duration
-
-SHOWN_WHOLE = 3
-"""How many bundles, the newest, a page shows opened."""
-SIGSTOP = 19
-"""Launchers are only held still by it."""
 
 
-def report_document(
-    history: History,
-    script_lines: ScriptLines,
-    *,
-    stacks: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-) -> Document:
-    """The report of a run.
+class NewestCheckpoint(Value):
+    """The newest known save."""
 
-    Args:
-        history: the run, from its events.
-        script_lines: remedy id -> line for the training script.
-        stacks: stall id -> the grouped stacks of its bundle, in lines.
-    """
-    state = history.state
-    minor = len(state.stalls) - SHOWN_WHOLE
-    sections = (
-        _about(state),
-        _machines(state),
-        _attempts(history),
-        time_section(history.time_line),
-        *[
-            _stall(stall, state, stacks=stacks.get(stall.id, ()), minor=number < minor)
-            for number, stall in enumerate(state.stalls)
-        ],
-        _way(state),
-        _checkpoints(history),
-        _settings(history),
-        _notables(history),
-        _for_good(state, script_lines),
-        _reproduce(state),
-    )
-    return Document(
-        title=clean(state.run_id, 100) or "run",
-        verdict=verdict_sentence(state),
-        good=state.outcome == "succeeded" and state.warning is None,
-        sections=tuple(section for section in sections if section is not None),
-    )
+    path: str
+    format: str
+    step: int | None
+    saved_at: float | None = None
+    """Unix seconds."""
+    checked: bool = False
+    """A scan found it valid; else a save hook only saw that it was finished."""
 
 
-def verdict_sentence(state: State) -> str:
-    """The run in one sentence."""
-    step = newest_step(state)
-    at = f" at {step_words(step)}{of_total(state.progress)}" if step is not None else ""
-    if not state.finished:
-        return f"The run has not ended; its log ends in state '{state.state}'{at}."
-    restarts = f" after {words.count(state.restarts, 'restart')}" if state.restarts else ""
-    # Nothing was declared before a restart on request.
-    caught = caught_words(stall for stall in state.stalls if not stall.recovered)
-    restarts += f" ({', '.join(caught)})" if restarts and caught else ""
-    why = why_text(state.why) if state.why else ""
-    match state.outcome:
-        case "succeeded":
-            text = f"The training succeeded{restarts}{at}"
-            text += f", but: {why_text(state.warning)}" if state.warning else ""
-        case "stopped":
-            text = f"The training was stopped on request{restarts}{at} ({why})"
-        case "gave_up":
-            text = f"wtrain gave up{restarts}{at}: {why}"
-        case _:
-            text = f"The training failed{restarts}{at}: {why}"
-    reported = sum(stall.reported_only for stall in state.stalls)
-    if reported:
-        text += f"; outside report-only mode it would have been killed {words.times(reported)}"
-    return f"{text}."
+class Live(Value):
+    """What a reading command has measured of a run."""
+
+    at: float = 0.0
+    """Unix seconds."""
+    mono: float | None = None
+    """Monotonic clock of the events; None on another machine or after a boot."""
+    supervisor_alive: bool | None = None
+    blind_s: float | None = None
+    """How long the loop of the living supervisor stands; None: it turns, or unknown."""
+    here: bool = True
+    """False: the run belongs to another machine, so its processes are unknown."""
+    is_copy: bool = False
+    """The files are a copy of a run directory, and say nothing about the run now."""
+    ranks: tuple[RankStatus, ...] | None = None
+    """From the heartbeat slots; None: no slot could be read, so those of the log are used."""
+    progress: RunProgress | None = None
+    places: tuple[RankPlaces, ...] | None = None
+    """Milestones that the ranks have recorded; None: none could be read."""
+    can_save: bool | None = None
+    can_stop: bool | None = None
+    states: dict[int, str | None] = msgspec.field(default_factory=dict)
+    """Of the recorded members that live, by pid."""
+    checkpoint: NewestCheckpoint | None = None
+    log_tail: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What could not be read, in words."""
 
 
-def _about(state: State) -> Section:
-    rows = [("command", words.command_text(state.argv)), ("directory", clean(state.cwd, 1000))]
-    rows.append(("machine", clean(state.host, 200)))
-    if state.started_at is not None:
-        rows.append(("started", clock_time(state.started_at)))
-        if state.updated_at is not None:
-            what = "ended" if state.finished else "last event"
-            took = duration(state.updated_at - state.started_at)
-            rows.append((what, f"{clock_time(state.updated_at)} ({took})"))
-    if (awaited := waiting(state, state.mono)) is not None:
-        rows.append(("waiting", awaited))
-        rows += _stall_at(state)
-    if state.exit_code is not None:
-        rows.append(("exit code", str(state.exit_code)))
-    rows += [("the fault may lie with", text) for text in guilty_words(state)]
-    rows += [("left running", text) for text in left_words(state)]
-    rows.append(("files", words.short_path(state.run_dir, state.cwd)))
-    return Section(title="Run", rows=tuple(row for row in rows if row[1]))
+class MachineNow(Value):
+    """One machine of a job, as its leader knows it."""
+
+    name: str
+    hostname: str
+    ranks: tuple[int, ...]
+    state: Literal["leads", "heard", "silent", "lost", "not-come"]
+    since: float | None = None
+    """Unix seconds of its last message."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether its present state is unknown."""
+        return self.state not in ("leads", "heard")
 
 
-def _machines(state: State) -> Section | None:
-    rows = [machine_cells(one, now=state.updated_at) for one in machines_now(state)]
-    return _table("Machines", ("machine", "host name", "ranks", ""), rows)
+class Document(Value, dict=True):
+    """A run."""
 
+    state: State
+    live: Live = Live()
+    events: tuple[e.AnyEvent, ...] = ()
+    """Those of its log; empty where only the present is shown."""
+    script_lines: Mapping[str, str] = {}
+    """Remedy id -> the line for the training script that makes the setting permanent."""
+    stacks: Mapping[str, tuple[str, ...]] = {}
+    """Stall id -> the grouped stacks of its bundle, in lines."""
 
-def _stall_at(state: State) -> list[tuple[str, str]]:
-    """When the silence becomes a stall, as a time of day: a page is read later than written."""
-    if state.look is None or state.look.limit_s is None or state.updated_at is None:
-        return []
-    at = state.updated_at + state.look.since_mono + state.look.limit_s - state.mono
-    return [("a stall at", f"{clock_time(at)}, if the silence continues")]
+    @property
+    def measured(self) -> bool:
+        """Whether its ranks were measured now."""
+        return not self.state.finished and self.live.ranks is not None
 
+    @property
+    def progress(self) -> RunProgress:
+        """The newest progress: measured, else the newest of the log."""
+        state, found = self.state, self.live.progress
+        if found is not None and found.step is not None:
+            return found
+        if state.progress.step is None and state.attempt is not None:
+            return msgspec.structs.replace(state.progress, step=state.attempt.last_step)
+        return state.progress
 
-def _attempts(history: History) -> Section:
-    if not history.attempts:
-        return Section(title="Attempts", paragraphs=("Nothing was started.",))
-    header = ("attempt", "began", "ran", "steps", "how it ended", "killed")
-    rows = tuple(_attempt_row(one, one.record) for one in history.attempts)
-    reasons = tuple(
-        f"Attempt {record.attempt}: {why_text(record.plan.why)}"
-        for record in history.state.attempts
-        if record.attempt > 1
-    )
-    return Section(title="Attempts", header=header, rows=rows, paragraphs=reasons)
+    @property
+    def ranks(self) -> tuple[RankStatus, ...]:
+        """The newest state of each rank: measured, else the newest of the log."""
+        measured = self.live.ranks or ()
+        if measured and self.state.crew is None:
+            return measured
+        known = {rank.rank for rank in measured}
+        others = (rank for rank in _recorded(self.state) if rank.rank not in known)
+        return tuple(sorted((*measured, *others), key=lambda rank: rank.rank))
 
+    @property
+    def places(self) -> tuple[tuple[RankPlaces, ...], float]:
+        """The newest milestones, measured or recorded, and the monotonic time of that."""
+        live = self.live
+        if live.places is not None and live.mono is not None:
+            return live.places, live.mono
+        return self.state.places, self.state.places_mono
 
-def _attempt_row(told: AttemptHistory, record: AttemptRecord) -> tuple[str, ...]:
-    steps = "none"
-    if record.last_step is not None:
-        first = record.first_step if record.first_step is not None else record.last_step
-        steps = f"{words.number(first)} to {words.number(record.last_step)}"
-    ended = exit_words(record)
-    if record.stall_id is not None:
-        ended = f"stall {clean(record.stall_id, 40)}, {ended}"
-    ran = duration(told.ended_t - told.launching_t) if told.ended_t is not None else "-"
-    killed: Counter[str] = Counter()
-    for role, signal, number in told.killed:
-        killed[role] += number if signal != SIGSTOP else 0
-    began = clock_time(told.launching_t, now=told.launching_t)
-    by_us = counted_roles(killed) if killed.total() else "-"
-    return (str(record.attempt), began, ran, steps, ended, by_us)
+    @property
+    def checkpoint(self) -> NewestCheckpoint | None:
+        """The newest known save, else the checkpoint of the plan."""
+        attempt = self.state.attempt
+        used = attempt.plan.checkpoint if attempt is not None else None
+        if self.live.checkpoint is not None or used is None:
+            return self.live.checkpoint
+        return NewestCheckpoint(path=used.path, format=used.format, step=used.step, checked=True)
 
+    @property
+    def can_save(self) -> bool:
+        """Whether the training can be asked to save."""
+        found = self.live.can_save
+        return self.state.can_be_asked_to_save if found is None else found
 
-def _way(state: State) -> Section | None:
-    """The startup timeline of the newest attempt."""
-    attempt = state.attempt
-    if attempt is None or not state.places:
-        return None
-    slowest = max(state.places, key=lambda one: max((m.begin for m in one.milestones), default=0.0))
-    lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
-    over = state.outcome == "succeeded"
-    told = () if over else place_sentences(state.places, state.places_mono)
-    others = len(state.places) - 1
-    more = f" (and {words.count(others, 'other rank')})" if others else ""
-    title = f"Startup of attempt {attempt.attempt}"
-    return Section(title=title, paragraphs=(*told, f"Of {lines[0]}{more}:"), code=lines[1:])
-
-
-_USE = {"verified": "used", "contradicted": "not used"}
-
-
-def _checkpoints(history: History) -> Section | None:
-    rows: list[tuple[str, ...]] = []
-    cwd = history.state.cwd
-    for told in history.attempts:
-        record = told.record
-        number, used = str(record.attempt), record.plan.checkpoint
-        rows += [
-            (number, "passed over", words.short_path(one.path, cwd), why_text(one.why))
-            for one in told.rejected[:20]
-        ]
-        if used is None:
-            continue
-        verified = "whether it was loaded is not known"
-        if record.resume is not None:
-            result = record.resume.replace("-", " ")
-            verified = f"resume {result}: {why_text(told.resume_why or Why('unknown'))}"
-        path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
-        why = f"{clean(used.how_checked, 300)}; {verified}"
-        rows.append((number, _USE.get(record.resume or "", "offered"), path, why))
-    return _table("Checkpoints", ("attempt", "what", "checkpoint", "why"), rows)
-
-
-def _settings(history: History) -> Section | None:
-    rows: list[tuple[str, ...]] = []
-    for told in history.attempts:
-        for use in told.record.plan.remedies:
-            effect, answer = "no answer of the training process", told.settings.get(use.id)
-            if answer is not None:
-                effect = f"{'in effect' if answer.took else 'NOT in effect'}: "
-                effect += why_text(answer.why)
-            number, name = str(told.record.attempt), clean(use.word, 60)
-            rows.append((number, name, why_text(use.why), effect))
-    header = ("attempt", "setting", "why", "effect")
-    return _table("Settings changed", header, rows, tried_lines(history.state)[1:])
-
-
-def _table(
-    title: str, header: tuple[str, ...], rows: Iterable[tuple[str, ...]], more: Sequence[str] = ()
-) -> Section | None:
-    """A section with a table; None without rows."""
-    rows = tuple(rows)
-    if not rows:
-        return None
-    return Section(title=title, header=header, rows=rows, paragraphs=tuple(more))
-
-
-def _notables(history: History) -> Section | None:
-    shown = history.notables[-30:]
-    rows = [(clock_time(item.t), clean(item.words, 600)) for item in shown]
-    left = len(history.notables) - len(shown)
-    return _table("Also", (), rows, [f"{left} earlier ones are in events.jsonl."] if left else [])
-
-
-def _for_good(state: State, script_lines: ScriptLines) -> Section | None:
-    told = "With these settings it passed the stall. To make them permanent, put into the script:"
-    known = permanent_lines(state, script_lines)
-    if not known and state.attempt is not None:
-        told = "To make permanent what --with asked for, put into the script:"
-        asked = [one.id for one in state.attempt.plan.remedies if one.why.code == "asked-by-with"]
-        in_effect = [name for name in asked if name in state.attempt.taken]
-        known = {name: script_lines[name] for name in in_effect if name in script_lines}
-    lines = [clean(part, 400) for line in known.values() for part in line.splitlines()]
-    if not lines:
-        return None
-    return Section(title="Settings to keep", paragraphs=(told,), code=tuple(lines))
-
-
-def _reproduce(state: State) -> Section | None:
-    attempt = state.attempt
-    if attempt is None:
-        return None
-    told = (
-        f"Attempt {attempt.attempt} by hand, without wtrain (settings made inside the process "
-        "by wtrain are not part of it), then under wtrain with the same settings:"
-    )
-    lines = (by_hand(attempt.plan, state.cwd), run_again(state))
-    return Section(title="Reproduce", paragraphs=(told,), code=lines)
-
-
-MOST_PLACE_LINES = 400
-
-
-def _stall(stall: StallRecord, state: State, *, stacks: tuple[str, ...], minor: bool) -> Section:
-    what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
-    told = []
-    if stall.crash is not None:
-        told.append(crash_words(stall.crash))
-    if stall.why == "stall":
-        told.append(why_text(stall.verdict))
-    found = stall.explanation
-    rows: list[tuple[str, str]] = [("when", f"{clock_time(stall.at)}, attempt {stall.attempt}")]
-    if stall.basis is not None:
-        rows.append(
-            ("declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}")
+    @property
+    def training_alive(self) -> bool:
+        """Whether a recorded process of training, the keeper aside, lives."""
+        left = {daemon.process for daemon in self.state.daemons if daemon.is_left}
+        states = self.live.states
+        return bool(self.live.ranks) or any(
+            member.role != "keeper" and states.get(member.pid, "Z") != "Z"
+            for member in self.state.members
+            if member.identity not in left
         )
-    if found is not None:
-        if stall.crash is None and found.tells:
-            told = [clean(line, 1000) for line in (what_happened(found), *more_sentences(found))]
-        if stall.crash is None or found.because is not None:
-            rows.append(("cause", clean(because(found), 1000) or "not known"))
-    told_places = place_sentences(stall.places, stall.places_mono)
-    rows += words.labelled("inside", told_places)
-    if stall.why != "crash":
-        captured = f"{stall.captured} of {words.count(stall.processes, 'process')}"
-        rows.append(("stacks", captured if stall.collected else "the evidence was not finished"))
-    if stall.dir:
-        rows.append(("files", words.short_path(stall.dir, state.cwd)))
-    rows.append(("then", what_followed(stall, state) or ""))
-    return Section(
-        title=f"{what} {clean(stall.id, 40)}",
-        paragraphs=tuple(told),
-        rows=tuple(row for row in rows if row[1]),
-        folds=tuple(_folds(stall, state, stacks)),
-        minor=minor,
+
+    @cached_property
+    def told(self) -> tuple[Attempt, ...]:
+        """Each attempt, as its events tell it."""
+        return tuple(_fold(self.events))
+
+    @property
+    def attempts(self) -> list[tuple[AttemptRecord, Attempt]]:
+        """Each attempt by the state, and by its events."""
+        return list(zip(self.state.attempts, self.told, strict=False))
+
+    @cached_property
+    def time(self) -> TimeSpent:
+        """Where its wall time went."""
+        times = [event.t for event in self.events] or [0.0]
+        return time_spent(self.told, times[0], max(times))
+
+
+def _recorded(state: State) -> Iterator[RankStatus]:
+    """The state of recorded ranks without a measurement."""
+    processes: dict[int, list[Member]] = {}
+    workers = workers_by_rank(state.members)
+    # A training without rank numbers counts as rank 0.
+    role = "rank" if any(member.role == "rank" for member in state.members) else "other"
+    for member in state.members:
+        if member.role == role:
+            processes.setdefault(member.rank or 0, []).append(member)
+    for group in state.ranks:
+        for rank, step in group.each():
+            found = processes.get(rank, [])
+            one = found[0] if len(found) == 1 else None
+            if found:
+                yield RankStatus(
+                    rank=rank,
+                    local_rank=one.local_rank if one is not None else None,
+                    pid=one.pid if one is not None else None,
+                    host=(one.host if one is not None else "") or None,
+                    step=step,
+                    phase=group.phase,
+                    beat_age_s=None,
+                    state=None,
+                    workers=tuple(workers.get(rank, ())),
+                )
+
+
+def machines_now(state: State) -> list[MachineNow]:
+    """Every machine of a job that this run leads."""
+    crew = state.crew
+    if crew is None or crew.task.task:
+        return []
+    ranks, silent = dict(crew.ranks), dict(crew.silent)
+    found = []
+    for number in range(crew.task.tasks):
+        name = crew.task.name_of(number)
+        host = name if number else ""
+        tree, since = state.tree(host), silent.get(host)
+        now: Literal["leads", "heard", "silent", "lost", "not-come"] = "not-come"
+        if not number:
+            now = "leads"
+        elif tree is not None and tree.lost:
+            now = "lost"
+        elif since is not None:
+            now = "silent"
+        elif machine_of(host, state) is not None:
+            now = "heard"
+        hostname, here = hostname_of(host, state), ranks.get(host, ())
+        found.append(MachineNow(name=name, hostname=hostname, ranks=here, state=now, since=since))
+    return found
+
+
+MOST_SAMPLES = 4000
+
+
+class Attempt(msgspec.Struct):
+    """One attempt, as its events tell it. Times are Unix seconds."""
+
+    launched_at: float
+    ended_at: float | None = None
+    rejected: tuple[e.CheckpointRejected, ...] = ()
+    """Before it, when its checkpoint was chosen."""
+    settings: dict[str, e.RemedyTaken] = {}
+    """By remedy: the newest answer of the training process."""
+    resume_why: Why | None = None
+    signalled: dict[tuple[int, int], tuple[str, int]] = {}
+    """By pid and start: role, and the last signal that was really sent."""
+    first: tuple[float, int] | None = None
+    """When its first step was seen, and which."""
+    samples: list[tuple[float, int]] = []
+    silences: list[list[float]] = []
+    """Begin and end of each stall; infinite for one that was only reported and is not over."""
+    stalled_at: float | None = None
+    """When the stall was declared for which it was killed."""
+    done_before: int | None = None
+    """Steps that were done when it began; None: not known exactly."""
+
+    @property
+    def killed(self) -> Counter[tuple[str, int]]:
+        """Number of processes by role and signal."""
+        return Counter(self.signalled.values())
+
+    @property
+    def start_step(self) -> int | None:
+        """Steps that it did not do itself. The first step that was sampled may be a later one."""
+        if self.done_before is not None or self.first is None:
+            return self.done_before
+        return self.first[1] - 1
+
+    @property
+    def last_step(self) -> int:
+        """The newest; 0 without one."""
+        return max((step for _, step in self.samples), default=0)
+
+    def step(self, t: float, step: int | None) -> None:
+        """It was at this step."""
+        if step is None:
+            return
+        if self.silences and self.silences[-1][1] == math.inf and step > self.last_step:
+            self.silences[-1][1] = t
+        if len(self.samples) < MOST_SAMPLES:
+            self.samples.append((t, step))
+
+    def reached(self, step: int) -> float | None:
+        """When it had done this step, between the samples before and after; None: never."""
+        before: tuple[float, int] | None = None
+        for t, seen in self.samples:
+            if seen >= step:
+                if before is None or seen == before[1]:
+                    return t
+                part = (step - before[1]) / (seen - before[1])
+                return before[0] + part * max(0.0, t - before[0])
+            before = (t, seen)
+        return None
+
+
+def _fold(events: Iterable[e.AnyEvent]) -> list[Attempt]:
+    attempts: list[Attempt] = []
+    rejected: list[e.CheckpointRejected] = []
+    for event in events:
+        match event:
+            case e.AttemptLaunching(plan=plan):
+                attempts.append(Attempt(launched_at=event.t, rejected=tuple(rejected)))
+                if plan.checkpoint is None and plan.resume_via not in ("script", "env"):
+                    attempts[-1].done_before = 0
+                rejected.clear()
+            case e.LaunchPostponed() if attempts:
+                rejected.extend(attempts.pop().rejected)
+            case e.CheckpointRejected():
+                rejected.append(event)
+            case _ if attempts:
+                _happened(attempts[-1], event)
+    return attempts
+
+
+def _happened(attempt: Attempt, event: e.AnyEvent) -> None:
+    now = event.t
+    match event:
+        case e.FirstStep():
+            attempt.first = attempt.first or (now, event.step)
+            attempt.step(now, event.step)
+        case e.Progress():
+            attempt.step(now, event.progress.step)
+        case e.RemedyTaken():
+            attempt.settings[event.remedy] = event
+        case e.ResumeVerified():
+            attempt.resume_why = event.why
+            if event.verdict == "verified":
+                attempt.done_before = event.expected_step
+            elif event.verdict == "contradicted" and event.first_step is not None:
+                attempt.done_before = event.first_step - 1
+        case e.StallDeclared():
+            attempt.silences.append([now - max(0.0, event.age_s), now])
+            attempt.stalled_at = now
+        case e.StallRecovered() | e.WouldHaveKilled() if attempt.silences:
+            attempt.silences[-1][1] = now if isinstance(event, e.StallRecovered) else math.inf
+            attempt.stalled_at = None
+        case e.Signalled():
+            for one in event.sent:
+                if one.result in ("sent", "ordered") and one.role != "keeper":
+                    attempt.signalled[one.pid, one.start] = (one.role, one.signal)
+        case e.AttemptExited():
+            attempt.ended_at = now
+            attempt.step(now, event.step)
+
+
+SpanKind = Literal["kept", "redone", "startup", "silence", "ending", "between"]
+
+
+class TimeSpent(Value):
+    """Where the wall time went. Goodput counts steps that no later attempt has done again."""
+
+    wall_s: float
+    spent_s: dict[SpanKind, float]
+    steps_known: bool = False
+    """Whether any step is known: without one productive time is unknown."""
+    steps_redone: int = 0
+
+    @property
+    def goodput(self) -> float | None:
+        """Between 0 and 1; None: no step is known."""
+        if not self.steps_known or self.wall_s <= 0:
+            return None
+        return min(1.0, self.spent_s["kept"] / self.wall_s)
+
+
+def time_spent(attempts: Sequence[Attempt], begin: float, newest: float) -> TimeSpent:
+    """Times of the wall clock, cut so that they never overlap or run backwards."""
+    spent: dict[SpanKind, float] = {
+        "kept": 0.0, "redone": 0.0, "startup": 0.0, "silence": 0.0, "ending": 0.0, "between": 0.0
+    }  # fmt: skip
+    at, redone = begin, 0
+
+    def pass_to(end: float, kind: SpanKind, silences: Iterable[Sequence[float]] = ()) -> None:
+        nonlocal at
+        for quiet, over in silences:
+            pass_to(min(end, quiet), kind)
+            if at >= quiet:
+                pass_to(min(end, over), "silence")
+        if end > at:
+            spent[kind] += end - at
+            at = end
+
+    for i, attempt in enumerate(attempts):
+        later = attempts[i + 1 :]
+        pass_to(attempt.launched_at, "between" if i else "startup")
+        end = min(
+            later[0].launched_at if later else newest,
+            newest if attempt.ended_at is None else attempt.ended_at,
+        )
+        steps_end = end if attempt.stalled_at is None else min(end, attempt.stalled_at)
+        first = attempt.first or (attempt.samples[0] if attempt.samples else None)
+        quiet = attempt.silences
+        pass_to(steps_end if first is None else min(steps_end, first[0]), "startup", quiet)
+        if first is not None:
+            kept = min((s for one in later if (s := _began_at(one)) is not None), default=math.inf)
+            start, split = attempt.start_step, steps_end
+            if kept < attempt.last_step:
+                if start is not None:
+                    redone += max(0, attempt.last_step - max(int(kept), start))
+                lost_all = start is not None and kept <= start
+                reached = first[0] if lost_all else attempt.reached(int(kept))
+                split = steps_end if reached is None else min(steps_end, reached)
+            pass_to(split, "kept", quiet)
+            pass_to(steps_end, "redone", quiet)
+        pass_to(end, "ending")
+    if attempts:
+        # After the last attempt: the report of the end, or a restart that was never made.
+        pass_to(newest, "ending")
+    return TimeSpent(
+        wall_s=newest - begin,
+        spent_s=spent,
+        steps_known=any(attempt.samples for attempt in attempts),
+        steps_redone=redone,
     )
 
 
-def _folds(stall: StallRecord, state: State, stacks: tuple[str, ...]) -> Iterator[Fold]:
-    if stacks:
-        yield Fold(title="Stacks, grouped", lines=stacks)
-    if stall.crash is not None and stall.crash.exception is not None:
-        yield Fold(title="End of the traceback", lines=traceback_lines(stall.crash.exception))
-    attempt = next((one for one in state.attempts if one.attempt == stall.attempt), None)
-    if stall.places and attempt is not None:
-        lines = place_lines(stall.places, stall.places_mono, attempt.launching_mono)
-        yield Fold(title="Milestones of each rank", lines=lines[:MOST_PLACE_LINES])
-
-
-def report_object(history: History, script_lines: ScriptLines) -> dict[str, Any]:
-    """Everything the report says, for programs."""
-    state, line = history.state, history.time_line
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "verdict": verdict_sentence(state),
-        "run": status_object(state),
-        "attempts": [_attempt_object(one, one.record) for one in history.attempts],
-        "time": {
-            "wall_s": round(line.wall_s, 3),
-            "goodput": None if line.goodput is None else round(line.goodput, 4),
-            "steps_redone": line.steps_redone,
-            "spent_s": {kind: round(spent, 3) for kind, spent in line.spent_s.items()},
-        },
-        "stalls": msgspec.to_builtins(state.stalls),
-        "notables": msgspec.to_builtins(history.notables),
-        "script_lines": permanent_lines(state, script_lines),
-        "run_again": run_again(state),
-    }
-
-
-def _attempt_object(told: AttemptHistory, record: AttemptRecord) -> dict[str, Any]:
-    return {
-        "attempt": record.attempt,
-        "launched_at": told.launching_t,
-        "ended_at": told.ended_t,
-        "first_step": record.first_step,
-        "last_step": record.last_step,
-        "code": record.code,
-        "signal": record.signal,
-        "how_known": record.how_known,
-        "stall_id": record.stall_id,
-        "crash_id": record.crash_id,
-        "crash": msgspec.to_builtins(record.crash),
-        "what": crash_words(record.crash) if record.crash is not None else None,
-        "resume": record.resume,
-        "killed": [
-            {"role": role, "signal": signal, "processes": number}
-            for role, signal, number in told.killed
-        ],
-        "rejected": [{"path": one.path, "why": one.why} for one in told.rejected],
-        "settings_said": [
-            {"id": one.remedy, "took": one.took, "why": one.why} for one in told.settings.values()
-        ],
-        "plan": msgspec.to_builtins(record.plan),
-    }
+def _began_at(attempt: Attempt) -> int | None:
+    """The step it started after, of an attempt that made one."""
+    return attempt.start_step if attempt.first is not None else None

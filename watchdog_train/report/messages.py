@@ -9,10 +9,10 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.restart import QUICK_TRIES
 from watchdog_train.report import words
-from watchdog_train.report.document import verdict_sentence
 from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.facts import newest_step, origin_words, run_again, step_words
 from watchdog_train.report.narrative import stall_words, warned_words
+from watchdog_train.report.summary import verdict_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
 
@@ -47,7 +47,7 @@ def news(event: e.AnyEvent, state: State) -> News | None:
     """The message about an event, if it needs one; `state` is the state after it."""
     at = clock_time(event.t, now=event.t)[:5]
     if isinstance(event, e.RunFinished):
-        lines = [f"{at} {verdict_sentence(state)}", f"report: {clean(state.run_dir)}/report.html"]
+        lines = [f"{at} {verdict_line(state)}", f"report: {clean(state.run_dir)}/report.html"]
         if event.outcome != "succeeded":
             lines.append(f"to continue: {run_again(state)}")
         topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"

@@ -1,10 +1,6 @@
-"""What a person should know that is no stall: notices and slow ranks. Pure."""
+"""What a person should know that is no stall: notices, slow ranks, machines, what is left. Pure."""
 
 from __future__ import annotations
-
-from typing import Any
-
-import msgspec
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
@@ -16,8 +12,9 @@ from watchdog_train.core.model import (
     StepPlace,
     Straggler,
 )
+from watchdog_train.report.document import MachineNow
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, labelled, listed
+from watchdog_train.report.words import clean, clock_time, labelled, listed, ranks_text
 
 WORDS: dict[Ground, str] = {
     "pipe": "it shares a pipe with the training",
@@ -42,16 +39,34 @@ def left_words(state: State) -> tuple[str, ...]:
     return tuple(f"{_named(one)}; to stop it: kill {one.process.pid}" for one in state.left)
 
 
-def killed_daemons(event: e.DaemonsJudged) -> str | None:
+def killed_daemons(event: e.DaemonsJudged) -> tuple[str, ...]:
     """Who is killed with the training although it left its session."""
     killed = [_named(one) for one in event.daemons if not one.is_left]
-    return f"killed with the training: {', '.join(killed)}" if killed else None
+    return (f"killed with the training: {', '.join(killed)}",) if killed else ()
 
 
 def _named(one: Daemon) -> str:
     what = f" ({clean(one.hold.what, 120)})" if one.hold.what else ""
     command = clean(one.command, 120) or "?"
     return f"{command} (pid {one.process.pid}): {WORDS[one.hold.ground]}{what}"
+
+
+def guilty_words(state: State) -> tuple[str, ...]:
+    """Machines to avoid in the next attempt of the job, each with the reason."""
+    named = state.guilty if state.finished else ()
+    return tuple(f"{clean(one.host, 64)}: {why_text(one.why)}" for one in named)
+
+
+_MACHINE = {"silent": "not heard", "lost": "lost, not heard", "not-come": "not heard yet"}
+
+
+def machine_cells(machine: MachineNow, *, now: float | None) -> tuple[str, str, str, str]:
+    """Name, host name, ranks, and its state."""
+    word = _MACHINE.get(machine.state, machine.state)
+    if machine.since is not None:
+        word += f" since {clock_time(machine.since, now=now)}"
+    on = ranks_text(machine.ranks) if machine.ranks else "no rank seen"
+    return machine.name, clean(machine.hostname, 64), on, word
 
 
 MOST_ROWS = 4
@@ -87,33 +102,6 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
     if state.straggler is not None:
         rows.append(("Straggler", straggler_words(state.straggler)))
     return rows + left
-
-
-def notices_object(state: State) -> list[dict[str, Any]]:
-    """The same for a program."""
-    found: list[dict[str, Any]] = [
-        {"kind": notice.kind, "pids": list(notice.pids), "why": notice.why}
-        for notice in state.noticed
-    ]
-    found += [{"kind": warned.kind, "pids": [], "why": warned.why} for warned in state.warned]
-    found += [
-        {"kind": "checkpoints", "pids": [shared.pid], "why": shared.why} for shared in state.shared
-    ]
-    held = state.gpu_held
-    if held is not None:
-        pids = [holder.pid for holder in (*held.ours, *held.others)]
-        found.append({"kind": "gpu-memory", "pids": pids, "why": held.why})
-    return found
-
-
-def straggler_object(state: State) -> dict[str, Any] | None:
-    """None: no rank is known to come last in most steps."""
-    lags = state.straggler
-    if lags is None:
-        return None
-    found: dict[str, Any] = msgspec.to_builtins(lags)
-    differs = [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in lags.differs]
-    return {**found, "differs": differs, "why": straggler_words(lags)}
 
 
 def straggler_words(lags: Straggler | None) -> str:

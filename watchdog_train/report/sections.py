@@ -5,6 +5,7 @@ The page has no script, needs nothing from the network, and everything in it is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from html import escape
 from itertools import zip_longest
@@ -39,7 +40,7 @@ class Section(Value):
     """One of many alike: a page shows its title, and the rest when it is opened."""
 
 
-class Document(Value):
+class Page(Value):
     """A report."""
 
     title: str
@@ -48,12 +49,12 @@ class Document(Value):
     sections: tuple[Section, ...]
 
 
-def report_text(document: Document, *, paint: Paint = PLAIN, width: int | None = 100) -> str:
+def report_text(page: Page, *, paint: Paint = PLAIN, width: int | None = 100) -> str:
     """The report, without a newline at its end."""
-    style: Style = "good" if document.good else "warn"
-    lines = [paint(document.title, "strong"), ""]
-    lines += [paint(line, style) for line in words.wrap(document.verdict, width)]
-    for section in document.sections:
+    style: Style = "good" if page.good else "warn"
+    lines = [paint(page.title, "strong"), ""]
+    lines += [paint(line, style) for line in words.wrap(page.verdict, width)]
+    for section in page.sections:
         lines += ["", paint(section.title, "strong")]
         lines += _text_section(section, width)
     return "\n".join(lines)
@@ -62,41 +63,33 @@ def report_text(document: Document, *, paint: Paint = PLAIN, width: int | None =
 def _text_section(section: Section, width: int | None) -> list[str]:
     room = None if width is None else width - 2
     lines = [f"  {line}" for text in section.paragraphs for line in words.wrap(text, room)]
-    if section.rows:
-        lines += [f"  {line}" for line in _table(section, room)]
-    lines += [f"    {line}" for line in section.code]
-    return lines
+    header = [section.header] if section.header else []
+    lines += [f"  {line}" for line in _table([*header, *section.rows], room)]
+    return lines + [f"    {line}" for line in section.code]
 
 
-def _table(section: Section, width: int | None) -> list[str]:
-    rows = ([section.header] if section.header else []) + list(section.rows)
-    columns = len(rows[0])
-    wide = [
-        min(MAX_COLUMN, max(words.display_width(row[i]) for row in rows)) for i in range(columns)
-    ]
-    last = columns - 1
+def _table(rows: list[tuple[str, ...]], width: int | None) -> Iterator[str]:
+    """The last column is wrapped to what the others leave of the width; None: not wrapped."""
+    *others, _ = zip(*rows, strict=True) if rows else ((),)
+    wide = [min(MAX_COLUMN, max(map(words.display_width, cells))) for cells in others]
     if width is not None:
         # Text columns give way to the last one until the row fits.
-        while sum(wide[:last]) + 2 * last > width - 24 and max(wide[:last]) > 12:
-            wide[wide.index(max(wide[:last]))] -= 1
-    lines = []
+        while sum(wide) + 2 * len(wide) > width - 24 and max(wide) > 12:
+            wide[wide.index(max(wide))] -= 1
+    rest = None if width is None else max(20, width - sum(wide) - 2 * len(wide))
     for row in rows:
-        left = [words.wrap(cell, size) for cell, size in zip(row[:last], wide, strict=False)]
-        used = sum(wide[:last]) + 2 * last
-        right = words.wrap(row[last], None if width is None else max(20, width - used))
-        for *cells, tail in zip_longest(*left, right, fillvalue=""):
-            padded = [words.pad(cell, size) for cell, size in zip(cells, wide, strict=False)]
-            lines.append("  ".join([*padded, tail]).rstrip())
-    return lines
+        cells = [words.wrap(cell, size) for cell, size in zip(row, [*wide, rest], strict=True)]
+        for *left, last in zip_longest(*cells, fillvalue=""):
+            yield "  ".join([*map(words.pad, left, wide), last]).rstrip()
 
 
-def report_html(document: Document) -> str:
+def report_html(page: Page) -> str:
     """The whole page."""
-    title = escape(document.title)
+    title = escape(page.title)
     body = [f'<h1 dir="auto">{title}</h1>']
-    kind = "verdict good" if document.good else "verdict"
-    body.append(f'<p class="{kind}">{escape(document.verdict)}</p>')
-    for section in document.sections:
+    kind = "verdict good" if page.good else "verdict"
+    body.append(f'<p class="{kind}">{escape(page.verdict)}</p>')
+    for section in page.sections:
         body += _html_section(section)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

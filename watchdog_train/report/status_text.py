@@ -2,79 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from watchdog_train.core.fold.state import StallRecord, State
 from watchdog_train.core.model import Member, RankStatus
-from watchdog_train.report import job_text, words
+from watchdog_train.report import words
+from watchdog_train.report.document import Document, machines_now
 from watchdog_train.report.facts import caught_sentence, run_again
-from watchdog_train.report.job_text import grouped, led_by, task_cell
-from watchdog_train.report.notices import notice_rows
+from watchdog_train.report.notices import machine_cells, notice_rows
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
-from watchdog_train.report.status import (
-    Live,
-    newest_checkpoint,
-    places_now,
-    progress_now,
-    ranks_now,
-)
 from watchdog_train.report.summary import next_words, progress_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import PLAIN, Paint, Style, clean, duration
-
-
-def process_tree(state: State, live: Live, *, limit: int) -> list[str]:
-    """Recorded members as a tree; a process whose parent is dead is a root of its own."""
-    if state.finished:
-        return []
-    here = state.hosts_here
-    members = [
-        member
-        for member in state.members
-        if not live.here or (member.host in here and member.pid in live.states)
-    ]
-    by_parent: dict[tuple[str, int], list[Member]] = {}
-    pids = {(member.host, member.pid) for member in members}
-    for member in members:
-        parent = (member.host, member.ppid)
-        known = parent in pids and member.ppid != member.pid
-        by_parent.setdefault(parent if known else ("", 0), []).append(member)
-    lines: list[str] = []
-    drawn: set[tuple[str, int]] = set()
-
-    def draw(member: Member, lead: str, branch: str) -> None:
-        # The bound also keeps a chain of a thousand parents from exhausting the stack.
-        who = (member.host, member.pid)
-        if who in drawn or len(lines) > limit:
-            return
-        drawn.add(who)
-        lines.append(f"{lead}{branch}{_process(member, live)}")
-        children = by_parent.get(who, [])
-        below = lead + {"": "", "├─": "│ ", "└─": "  "}[branch]
-        for i, child in enumerate(children):
-            draw(child, below, "└─" if i == len(children) - 1 else "├─")
-
-    roots = by_parent.get(("", 0), [])
-    for member in [*roots, *members]:
-        draw(member, "", "")
-    if len(members) > limit:
-        lines = [*lines[: limit - 1], f"… {len(members) - limit + 1} more"]
-    return lines
-
-
-def _process(member: Member, live: Live) -> str:
-    number = {"rank": member.rank, "worker": member.worker}.get(member.role)
-    role = member.role if number is None else f"{member.role} {number}"
-    if member.role == "worker" and member.rank is not None:
-        role += f" of rank {member.rank}"
-    name = clean(member.name, 32) if member.name != member.role else ""
-    state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
-    shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
-    return f"{f'{shown} {name}'.strip()}, {state}"
-
 
 LABEL_COLUMNS = 11
 MAX_RANKS = 8
@@ -88,47 +30,43 @@ MAX_ROW_LINES = 3
 SCREEN_LINES = 23
 """One less than a small terminal has, for the prompt."""
 
+Rows = list[tuple[str, str]]
 
-def status_text(
-    state: State,
-    live: Live,
-    *,
-    paint: Paint = PLAIN,
-    width: int | None = 80,
-) -> str:
+
+def status_text(document: Document, *, paint: Paint = PLAIN, width: int | None = 80) -> str:
     """The screen, without a newline at its end.
 
     Args:
-        state: what the event log says.
-        live: what was measured now.
+        document: the run.
         paint: colours, or none.
         width: columns of the terminal; None: lines are not cut.
     """
+    state, live = document.state, document.live
     above = [
-        ("State", _state_line(state, live, paint)),
-        *words.labelled("", _go_on(state, live, paint)),
-        ("Job", job_text.task_words(state)),
-        *_machine_rows(state, live, paint),
+        ("State", _state_line(document, paint)),
+        *words.labelled("", _continue_lines(document, paint)),
+        ("Job", _task_words(state)),
+        *_machine_rows(document, paint),
         ("Attempt", _attempt_line(state)),
-        ("Progress", _progress_line(state, live)),
+        ("Progress", _progress_line(document)),
         *notice_rows(state),
-        *_rank_rows(state, live, paint),
-        *_place_rows(state, live, paint),
+        *_rank_rows(document, paint),
+        *_place_rows(document, paint),
         ("Resume", why_text(state.resume_way) if state.resume_way and not state.finished else ""),
-        ("Checkpoint", _checkpoint_line(state, live)),
+        ("Checkpoint", _checkpoint_line(document)),
         ("Settings", _settings_line(state)),
-        *_stall_rows(state, live, paint),
-        ("Saving", _saving_line(state, live)),
+        *_stall_rows(document, paint),
+        ("Saving", _saving_line(document)),
     ]
     below = [
         ("Files", words.short_path(state.run_dir, state.cwd)),
         *[("Problem", paint(clean(problem), "warn")) for problem in live.problems],
     ]
-    head = [_title(state, live, paint), *_lines(above, width)]
+    head = [_title(document, paint), *_lines(above, width)]
     foot = _lines(below, width)
     tail = [clean(line, 400) for line in live.log_tail if clean(line)][-MAX_LOG_LINES:]
     room = SCREEN_LINES - len(head) - len(foot) - (len(tail) + 1 if tail else 0)
-    tree = process_tree(state, live, limit=max(MIN_PROCESSES, min(MAX_PROCESSES, room)))
+    tree = process_tree(document, limit=max(MIN_PROCESSES, min(MAX_PROCESSES, room)))
     lines = [*head, *_lines(words.labelled("Processes", tree), width), *foot]
     left = SCREEN_LINES - len(lines) - 1
     if tail and left > 0:
@@ -136,12 +74,63 @@ def status_text(
     return "\n".join(words.cut(line, width) for line in lines)
 
 
-def _lines(rows: list[tuple[str, str]], width: int | None) -> list[str]:
-    return [line for label, text in rows if text for line in _row(label, text, width)]
+def _lines(rows: Rows, width: int | None) -> list[str]:
+    """Each label and its text, wrapped below itself to a few lines at most."""
+    indent, found = LABEL_COLUMNS + 2, []
+    for label, text in rows:
+        parts = words.wrap(text, None if width is None else max(20, width - indent))
+        if len(parts) > MAX_ROW_LINES:
+            parts = (*parts[: MAX_ROW_LINES - 1], " ".join(parts[MAX_ROW_LINES - 1 :]))
+        head = f"{label:>{LABEL_COLUMNS}}{': ' if label else '  '}"
+        found += [f"{' ' * indent if i else head}{part}" for i, part in enumerate(parts) if text]
+    return found
 
 
-def headline(state: State, live: Live) -> tuple[str, Style]:
+def process_tree(document: Document, *, limit: int) -> list[str]:
+    """Recorded members, children below their parent; one whose parent is dead is a root."""
+    state, live = document.state, document.live
+    if state.finished:
+        return []
+    here = state.hosts_here
+    members = [
+        member
+        for member in state.members
+        if not live.here or (member.host in here and member.pid in live.states)
+    ]
+    children: dict[tuple[str, int] | None, list[Member]] = {}
+    known = {(member.host, member.pid) for member in members}
+    for member in members:
+        parent = (member.host, member.ppid)
+        is_root = parent not in known or member.ppid == member.pid
+        children.setdefault(None if is_root else parent, []).append(member)
+    lines: list[str] = []
+    # Not recursive: a chain of a thousand parents would exhaust the stack.
+    waiting_ones = [(0, member) for member in reversed(children.get(None, []))]
+    while waiting_ones and len(lines) <= limit:
+        depth, member = waiting_ones.pop()
+        lines.append("  " * depth + _process(member, document))
+        below = children.get((member.host, member.pid), [])
+        waiting_ones += [(depth + 1, child) for child in reversed(below)]
+    if len(members) > limit:
+        lines = [*lines[: limit - 1], f"… {len(members) - limit + 1} more"]
+    return lines
+
+
+def _process(member: Member, document: Document) -> str:
+    live = document.live
+    number = {"rank": member.rank, "worker": member.worker}.get(member.role)
+    role = member.role if number is None else f"{member.role} {number}"
+    if member.role == "worker" and member.rank is not None:
+        role += f" of rank {member.rank}"
+    name = clean(member.name, 32) if member.name != member.role else ""
+    state = words.state_word(live.states.get(member.pid)) if live.here else "state unknown"
+    shown = f"{member.pid} {role}" if role != "other" else f"{member.pid}"
+    return f"{f'{shown} {name}'.strip()}, {state}"
+
+
+def headline(document: Document) -> tuple[str, Style]:
     """The state in a word or two, as `ps` shows it, and its colour."""
+    state, live = document.state, document.live
     if state.finished:
         outcome = {"gave_up": "gave up"}.get(state.outcome or "", state.outcome or "finished")
         if state.outcome == "succeeded":
@@ -152,7 +141,7 @@ def headline(state: State, live: Live) -> tuple[str, Style]:
     if not live.here:
         return "on another machine", "warn"
     if live.supervisor_alive is False:
-        return ("unwatched" if training_alive(state, live) else "dead"), "bad"
+        return ("unwatched" if document.training_alive else "dead"), "bad"
     if live.supervisor_alive is None:
         return "unknown", "warn"
     if live.blind_s is not None:
@@ -161,39 +150,20 @@ def headline(state: State, live: Live) -> tuple[str, Style]:
         return "stalled, reported only", "bad"
     if state.state == "running" and state.suspicion is not None:
         return ("waiting" if state.look is not None else "suspected"), "warn"
-    return ("starting" if state.state == "idle" else state.state), (
-        "good" if state.state == "running" else "warn"
-    )
+    if state.state == "running":
+        return "running", "good"
+    return ("starting" if state.state == "idle" else state.state), "warn"
 
 
-def training_alive(state: State, live: Live) -> bool:
-    """Whether a recorded process of training, the keeper aside, lives."""
-    left = {daemon.process for daemon in state.daemons if daemon.is_left}
-    return any(
-        member.role != "keeper" and member.pid in live.states and live.states[member.pid] != "Z"
-        for member in state.members
-        if member.identity not in left
-    ) or bool(live.ranks)
-
-
-def _row(label: str, text: str, width: int | None) -> list[str]:
-    """A label and its text, wrapped below itself to a few lines at most."""
-    indent = LABEL_COLUMNS + 2
-    parts = words.wrap(text, None if width is None else max(20, width - indent))
-    if len(parts) > MAX_ROW_LINES:
-        parts = (*parts[: MAX_ROW_LINES - 1], " ".join(parts[MAX_ROW_LINES - 1 :]))
-    head = f"{label:>{LABEL_COLUMNS}}{': ' if label else '  '}"
-    return [f"{' ' * indent if i else head}{part}" for i, part in enumerate(parts)]
-
-
-def _title(state: State, live: Live, paint: Paint) -> str:
-    _, style = headline(state, live)
+def _title(document: Document, paint: Paint) -> str:
+    state, (_, style) = document.state, headline(document)
     run = f"{paint('●', style)} {paint(clean(state.run_id, 100), 'strong')}"
     return f"{run} - {words.command_title(state.argv)}"
 
 
-def _state_line(state: State, live: Live, paint: Paint) -> str:
-    word, style = headline(state, live)
+def _state_line(document: Document, paint: Paint) -> str:
+    state, live = document.state, document.live
+    word, style = headline(document)
     parts = [paint(word, style)]
     if state.finished:
         if state.updated_at is not None:
@@ -210,9 +180,8 @@ def _state_line(state: State, live: Live, paint: Paint) -> str:
         since = words.clock_time(state.started_at, now=live.at)
         parts[0] += f" since {since}" if word == "running" else f"; run began {since}"
         parts.append(duration(live.at - state.started_at))
-    awaited = waiting(state, live.mono) if live.mono is not None else None
-    if awaited is not None:
-        parts.append(awaited)
+    if live.mono is not None:
+        parts.append(waiting(state, live.mono) or "")
     if state.gpu_held is not None:
         parts.append("waits for GPU memory")
     elif state.state == "backoff" and state.backoff_until is not None and live.mono is not None:
@@ -220,34 +189,43 @@ def _state_line(state: State, live: Live, paint: Paint) -> str:
     if state.kill is not None:
         stall = state.last_stall
         known = stall is not None and stall.verdict == state.kill.why
-        parts.append(
-            f"stall {clean(stall.id, 40)}" if stall and known else why_text(state.kill.why)
-        )
-    return "; ".join(parts)
+        named = f"stall {clean(stall.id, 40)}" if stall and known else ""
+        parts.append(named or why_text(state.kill.why))
+    return "; ".join(filter(None, parts))
 
 
-def _go_on(state: State, live: Live, paint: Paint) -> list[str]:
+def _continue_lines(document: Document, paint: Paint) -> Iterator[str]:
     """What to do when the run has ended badly or its supervisor does not work."""
+    state, live = document.state, document.live
     if live.is_copy:
-        return []
+        return
     if state.finished:
-        if state.outcome not in ("gave_up", "failed") or not state.attempts:
-            return []
-        return [f"to continue: {paint(run_again(state), 'strong')}"]
+        if state.outcome in ("gave_up", "failed") and state.attempts:
+            yield f"to continue: {paint(run_again(state), 'strong')}"
+        return
     if not live.here:
-        return [f"the run belongs to {clean(state.host, 100)}; ask there"]
+        yield f"the run belongs to {clean(state.host, 100)}; ask there"
+        return
     if live.supervisor_alive is not False and live.blind_s is None:
-        return []
+        return
     pid = state.supervisor.pid if state.supervisor is not None else "?"
-    alive = training_alive(state, live)
+    alive = document.training_alive
     what = "the training is alive" if alive else "no process of the training is left"
     if live.blind_s is not None:
         silent = f"has not answered for {duration(live.blind_s)}: it may be stopped"
-        return [f"the supervisor (pid {pid}) {silent}; {what}; to continue it: kill -CONT {pid}"]
-    return [
-        f"the supervisor (pid {pid}) is dead; {what}; the last recorded state is below",
-        f"to continue: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}",
-    ]
+        yield f"the supervisor (pid {pid}) {silent}; {what}; to continue it: kill -CONT {pid}"
+        return
+    yield f"the supervisor (pid {pid}) is dead; {what}; the last recorded state is below"
+    yield f"to continue: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}"
+
+
+def _task_words(state: State) -> str:
+    """Which task of which job, and its part there; empty for a run that is no task."""
+    task = state.task
+    if task is None:
+        return ""
+    how = "follows task 0" if task.task else "leads the others"
+    return f"{clean(task.words, 120)}, {how}"
 
 
 def _attempt_line(state: State) -> str:
@@ -279,64 +257,60 @@ def _attempt_line(state: State) -> str:
     return ", ".join(parts)
 
 
-def _progress_line(state: State, live: Live) -> str:
-    progress = progress_now(state, live)
-    measured = not state.finished and live.ranks is not None
-    if not measured:
+def _progress_line(document: Document) -> str:
+    state, progress = document.state, document.progress
+    if not document.measured:
         # A recorded pace says nothing about now.
         progress = msgspec.structs.replace(progress, eta_s=None, steps_s=None, samples_s=None)
     text = progress_line(progress)
     if text is None:
         return "no step seen" + ("" if state.finished else " yet")
-    if not state.finished and not measured:
-        text += f", {_recorded(state, live)}"
-    return text
+    recorded = "" if state.finished or document.measured else _recorded(document)
+    return text + recorded
 
 
-def _recorded(state: State, live: Live) -> str:
-    if live.mono is None or not state.progress_mono:
-        return "as recorded last"
-    return f"as recorded {duration(live.mono - state.progress_mono)} ago"
+def _recorded(document: Document, mono: float | None = None) -> str:
+    """How old a number of the log is; by default one of its progress."""
+    mono = document.state.progress_mono if mono is None else mono
+    if document.live.mono is None or not mono or document.state.finished:
+        return ", as recorded last"
+    return f", as recorded {duration(document.live.mono - mono)} ago"
 
 
-def _machine_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
+def _machine_rows(document: Document, paint: Paint) -> Rows:
     """The machines of a job, unknown ones first."""
-    machines = sorted(job_text.machines_now(state), key=lambda one: not one.unknown)
-    shown = machines[:MAX_MACHINES]
-    rows = [job_text.machine_cells(one, now=live.at) for one in shown]
-    told = words.columns(
-        [
-            (*cells, paint(word, "warn") if one.unknown else word)
-            for one, (*cells, word) in zip(shown, rows, strict=True)
-        ]
-    )
-    if len(machines) > len(shown):
-        told.append(f"… and {len(machines) - len(shown)} more machines")
-    return words.labelled("Machines", told)
+    machines = sorted(machines_now(document.state), key=lambda one: not one.unknown)
+    rows = []
+    for one in machines[:MAX_MACHINES]:
+        *cells, word = machine_cells(one, now=document.live.at)
+        rows.append((*cells, paint(word, "warn") if one.unknown else word))
+    return words.labelled("Machines", [*words.columns(rows), *_more(machines, rows, "machines")])
 
 
-def _rank_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
+def _more(items: Sequence[object], shown: Sequence[object], noun: str) -> list[str]:
+    left = len(items) - len(shown)
+    return [f"… and {left} more {noun}"] if left > 0 else []
+
+
+def _rank_rows(document: Document, paint: Paint) -> Rows:
+    state, ranks, attempt = document.state, document.ranks, document.state.attempt
     if state.finished:
         return []
-    ranks = ranks_now(state, live)
     if not ranks:
-        attempt = state.attempt
-        running = state.state == "running" and live.supervisor_alive
+        running = state.state == "running" and document.live.supervisor_alive
         if running and attempt is not None and attempt.first_beat_s is None:
             return [("Ranks", "no heartbeat yet: only output and activity are known")]
-        return []
-    told = [_rank_line(rank, live, paint) for rank in ranks[:MAX_RANKS]]
-    if len(ranks) > MAX_RANKS:
-        told.append(f"… and {len(ranks) - MAX_RANKS} more ranks")
-    return words.labelled("Rank", told)
+    shown = [_rank_line(rank, document, paint) for rank in ranks[:MAX_RANKS]]
+    return words.labelled("Rank", [*shown, *_more(ranks, shown, "ranks")])
 
 
-def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
+def _rank_line(rank: RankStatus, document: Document, paint: Paint) -> str:
+    measured = document.live.ranks or ()
     parts = [f"{rank.rank}  {rank.phase:<10}"]
     if rank.step is not None:
         parts.append(f"step {words.number(rank.step)}")
-    if rank not in (live.ranks or ()):
-        parts.append("as recorded last" if live.ranks else "beat not measured now")
+    if rank not in measured:
+        parts.append("as recorded last" if measured else "beat not measured now")
     elif rank.beat_age_s is None:
         parts.append("no beat yet")
     else:
@@ -348,8 +322,9 @@ def _rank_line(rank: RankStatus, live: Live, paint: Paint) -> str:
     return "  ".join(parts)
 
 
-def _place_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
+def _place_rows(document: Document, paint: Paint) -> Rows:
     """Milestones that ranks are inside of, and hooks that are not armed."""
+    state, live = document.state, document.live
     rows = []
     if not state.finished and live.places is not None and live.mono is not None:
         rows = words.labelled("Inside", place_sentences(live.places, live.mono)[:MAX_PLACES])
@@ -360,8 +335,8 @@ def _place_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]
     return rows
 
 
-def _checkpoint_line(state: State, live: Live) -> str:
-    found = newest_checkpoint(state, live)
+def _checkpoint_line(document: Document) -> str:
+    state, live, found = document.state, document.live, document.checkpoint
     if found is None:
         return "" if state.finished else "none seen yet"
     parts = [words.last_part(found.path)]
@@ -378,7 +353,7 @@ def _checkpoint_line(state: State, live: Live) -> str:
 
 def _settings_line(state: State) -> str:
     attempt = state.attempt
-    if attempt is None or not attempt.plan.remedies:
+    if attempt is None:
         return ""
     effects = dict.fromkeys(attempt.reported, "NOT in effect")
     effects |= dict.fromkeys(attempt.taken, "in effect")
@@ -386,36 +361,35 @@ def _settings_line(state: State) -> str:
     return ", ".join(f"{clean(use.word, 60)} ({effects.get(use.id, 'set')})" for use in uses)
 
 
-def _stall_rows(state: State, live: Live, paint: Paint) -> list[tuple[str, str]]:
-    stall = state.last_stall
+def _stall_rows(document: Document, paint: Paint) -> Rows:
+    stall = document.state.last_stall
     if stall is None:
         return []
     label = "Crash" if stall.why == "crash" else "Stall"
-    at = words.clock_time(stall.at, now=live.at)
-    text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {stall_sentence(stall)}"
-    where = paint(words.short_path(stall.dir or "", state.cwd), "dim")
-    return [(label, text), ("", where)]
+    at = words.clock_time(stall.at, now=document.live.at)
+    text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {_stall_sentence(stall)}"
+    where = words.short_path(stall.dir or "", document.state.cwd)
+    return [(label, text), ("", paint(where, "dim"))]
 
 
-def stall_sentence(stall: StallRecord) -> str:
-    """What a bundle is about, in one sentence."""
+def _stall_sentence(stall: StallRecord) -> str:
     known = caught_sentence(stall.crash, stall.explanation)
     if known or stall.why != "stall":
         return known or "cause unknown"
     return f"{why_text(stall.verdict, brief=True)}; cause unknown"
 
 
-def _saving_line(state: State, live: Live) -> str:
+def _saving_line(document: Document) -> str:
+    state, live = document.state, document.live
     if state.finished or state.attempt is None:
         return ""
-    can_save = live.can_save if live.can_save is not None else state.can_be_asked_to_save
+    if state.save_requested > state.save_proven and document.can_save:
+        taken = state.save_answered >= state.save_requested
+        answer = "the training has taken the request" if taken else "no answer yet"
+        return f"asked to save, {answer}, no finished save seen since"
     if state.save_requested > state.save_proven:
-        if can_save:
-            taken = state.save_answered >= state.save_requested
-            answer = "the training has taken the request" if taken else "no answer yet"
-            return f"asked to save, {answer}, no finished save seen since"
         return "this script cannot be asked to save"
-    if live.can_save is False and progress_now(state, live).step is not None:
+    if live.can_save is False and document.progress.step is not None:
         stops = "; wtrain stop asks its loop to end" if live.can_stop else ""
         return f"this script cannot be asked to save{stops}"
     return ""
@@ -424,61 +398,78 @@ def _saving_line(state: State, live: Live) -> str:
 HEADER = ("RUN", "STATE", "TIME", "ATTEMPT", "STEP", "COMMAND")
 
 
-def runs_text(
-    runs: Sequence[tuple[State, Live]], *, paint: Paint = PLAIN, width: int | None = 80
-) -> str:
+def runs_text(runs: Sequence[Document], *, paint: Paint = PLAIN, width: int | None = 80) -> str:
     """The table of `wtrain ps`, without a newline at its end; empty without runs."""
+    leads = {task.job for run in runs if (task := run.state.task) is not None and not task.task}
+    runs = _grouped([run for run in runs if led_by(run.state) not in leads])
     if not runs:
         return ""
-    leads = {state.task.job for state, _ in runs if state.task is not None and not state.task.task}
-    runs = [row for row in runs if led_by(row[0]) not in leads]
-    runs = grouped(runs, lambda row: row[0])
-    rows = [HEADER, *(_runs_row(state, live, paint) for state, live in runs)]
-    if any(state.task is not None for state, _ in runs):
-        cells = ["TASK", *(task_cell(state) for state, _ in runs)]
+    rows = [HEADER, *(_runs_row(run, paint) for run in runs)]
+    if any(run.state.task is not None for run in runs):
+        cells = ["TASK", *(_task_cell(run.state) for run in runs)]
         rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, cells, strict=True)]
     head, *told = words.columns(rows)
     lines = [paint(head, "dim")]
-    for (state, live), line in zip(runs, told, strict=True):
+    for run, line in zip(runs, told, strict=True):
         lines.append(line)
-        if live.supervisor_alive and live.mono is not None:
-            awaited = waiting(state, live.mono)
+        if run.live.supervisor_alive and run.live.mono is not None:
+            awaited = waiting(run.state, run.live.mono)
             lines += [f"  {awaited}"] if awaited is not None else []
     return "\n".join(words.cut(line, width) for line in lines)
 
 
-def _runs_row(state: State, live: Live, paint: Paint) -> tuple[str, ...]:
-    ended = state.updated_at if state.finished and state.updated_at is not None else live.at
+def led_by(state: State) -> str | None:
+    """The job in which this run is an agent of the leader; None: it is no agent."""
+    task = state.task
+    return task.job if task is not None and task.task else None
+
+
+def _grouped(runs: Sequence[Document]) -> list[Document]:
+    """Runs of one job side by side, by task, where the first of them stood."""
+    jobs: dict[str, list[tuple[int, Document]]] = {}
+    for number, run in enumerate(runs):
+        task = run.state.task
+        job, place = (f"\0{number}", 0) if task is None else (task.job, task.task)
+        jobs.setdefault(job, []).append((place, run))
+    return [run for job in jobs.values() for _, run in sorted(job, key=lambda row: row[0])]
+
+
+def _task_cell(state: State) -> str:
+    """`2/4 slurm:1234.0`; "-" for a run that is no task of a job."""
+    task = state.task
+    if task is None:
+        return "-"
+    return f"{task.task}/{task.tasks} {words.cut(clean(task.job, 60), 24)}"
+
+
+def _runs_row(run: Document, paint: Paint) -> tuple[str, ...]:
+    state, progress = run.state, run.progress
+    ended = state.updated_at if state.finished and state.updated_at is not None else run.live.at
     ran = duration(ended - state.started_at) if state.started_at is not None else "-"
-    progress = progress_now(state, live)
-    step = "-"
-    if progress.step is not None:
-        step = words.number(progress.step)
-        if progress.percent is not None:
-            step += f" ({words.percent_text(progress.percent)})"
+    step = "-" if progress.step is None else words.number(progress.step)
+    if progress.percent is not None:
+        step += f" ({words.percent_text(progress.percent)})"
     attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
-    word, style = headline(state, live)
+    word, style = headline(run)
     word = paint(f"agent, {word}" if led_by(state) is not None else word, style)
     return (clean(state.run_id, 80), word, ran, attempt, step, words.command_title(state.argv))
 
 
-def milestones_text(state: State, live: Live, *, paint: Paint = PLAIN) -> str:
+def milestones_text(document: Document, *, paint: Paint = PLAIN) -> str:
     """The screen of `wtrain status --milestones`; nothing is cut."""
-    title = _title(state, live, paint)
-    places, now, origin = places_now(state, live)
-    if state.attempt is None or origin is None:
+    state, (places, now) = document.state, document.places
+    title = _title(document, paint)
+    if state.attempt is None:
         return f"{title}\nno milestone is known: no attempt was launched"
     if not places:
         return f"{title}\nno milestone is known: no process of this attempt has recorded one"
-    recorded = "" if live.places is not None else ", as recorded last"
-    if recorded and live.mono is not None and not state.finished:
-        recorded = f", as recorded {duration(live.mono - state.places_mono)} ago"
+    recorded = "" if document.live.places is not None else _recorded(document, state.places_mono)
     return "\n".join(
         [
             title,
             f"attempt {state.attempt.attempt}, times since its launch{recorded}",
             *[paint(sentence, "warn") for sentence in place_sentences(places, now)],
             "",
-            *place_lines(places, now, origin),
+            *place_lines(places, now, state.attempt.launching_mono),
         ]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.diagnosis.crash import traceback_lines
-from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress, SaveRecord, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
@@ -21,8 +21,7 @@ from watchdog_train.report.facts import (
     step_words,
     tried_lines,
 )
-from watchdog_train.report.job_text import guilty_words
-from watchdog_train.report.notices import left_words
+from watchdog_train.report.notices import guilty_words, left_words
 from watchdog_train.report.patience_text import until_words
 from watchdog_train.report.patience_text import what as awaited
 from watchdog_train.report.why_text import why_text
@@ -141,9 +140,15 @@ def closing_lines(
 
 
 def outcome_line(state: State) -> str:
-    """How a finished run ended: why, step, restarts, stalls and time, in one line."""
-    outcome = state.outcome or "failed"
-    head = {"succeeded": "success", "gave_up": "gave up"}.get(outcome, outcome)
+    """How a run ended, or where it is: why, step, restarts, stalls and time, in one line."""
+    if state.finished:
+        outcome = {"succeeded": "success", "gave_up": "gave up"}.get(state.outcome or "failed")
+        head = f"{outcome or state.outcome or 'failed'}: {why_text(state.why or Why('unknown'))}"
+    elif state.given_up is not None:
+        head = f"given up: {why_text(state.given_up)}"
+    else:
+        number = state.attempt.attempt if state.attempt is not None else 0
+        head = f"{state.state}, attempt {number}"
     parts = []
     if (step := newest_step(state)) is not None:
         parts.append(f"{step_words(step)}{of_total(state.progress)}")
@@ -152,8 +157,16 @@ def outcome_line(state: State) -> str:
     parts += caught_words(state.stalls)
     if state.started_at is not None and state.updated_at is not None:
         parts.append(duration(state.updated_at - state.started_at))
-    why = why_text(state.why or Why("unknown"))
-    return f"{head}: {why}{'; ' if parts else ''}{', '.join(parts)}"
+    return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
+
+
+def verdict_line(state: State) -> str:
+    """The same with what closing_lines() says in lines of their own."""
+    reported = sum(stall.reported_only for stall in state.stalls)
+    would = f"; would have killed {words.times(reported)}" if reported else ""
+    warning = f"; warning: {why_text(state.warning)}" if state.warning else ""
+    ended = "" if state.finished else "not ended; recorded last: "
+    return f"{ended}{outcome_line(state)}{would}{warning}"
 
 
 def progress_line(progress: RunProgress) -> str | None:
@@ -185,29 +198,18 @@ def verdict_text(state: State) -> str:
 
     At most CAP_BYTES in UTF-8, with a newline at the end.
     """
-    lines = [f"wtrain: {outcome_line(state) if state.finished else _so_far(state)}"]
+    lines = [f"{PREFIX}{outcome_line(state)}"]
     caught = state.last_stall
     if caught is not None and state.outcome != "succeeded":
-        lines.append(_caught(caught))
-        if caught.dir is not None:
-            lines.append(f"evidence: {clean(caught.dir)}")
+        text = f"{caught.why} {clean(caught.id, 40)} of attempt {caught.attempt}"
+        if caught.why == "stall":
+            text += f": {why_text(caught.verdict)}"
+        if caught.crash is not None:
+            text += f": {crash_words(caught.crash)}"
+        found = sentences(caught.explanation) if caught.explanation is not None else ()
+        lines.append(f"{text}. {clean(' '.join(found), _WHY)}".rstrip())
+        lines += [f"evidence: {clean(caught.dir)}"] if caught.dir is not None else []
     return cut_bytes("\n".join(lines), CAP_BYTES - 1) + "\n"
-
-
-def _so_far(state: State) -> str:
-    if state.given_up is not None:
-        return f"given up: {why_text(state.given_up)}"
-    return f"{state.state}, attempt {state.attempt.attempt if state.attempt is not None else 0}"
-
-
-def _caught(caught: StallRecord) -> str:
-    text = f"{caught.why} {clean(caught.id, 40)} of attempt {caught.attempt}"
-    if caught.why == "stall":
-        text += f": {why_text(caught.verdict)}"
-    if caught.crash is not None:
-        text += f": {crash_words(caught.crash)}"
-    found = sentences(caught.explanation) if caught.explanation is not None else ()
-    return f"{text}. {clean(' '.join(found), _WHY)}".rstrip()
 
 
 def next_words(state: State) -> str:

@@ -1,0 +1,330 @@
+"""The report of a run: a document as sections for the text and the HTML page. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from watchdog_train.core import events as e
+from watchdog_train.core.diagnosis.crash import traceback_lines
+from watchdog_train.core.fold.evolve import evolve
+from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
+from watchdog_train.core.model import Why
+from watchdog_train.report import words
+from watchdog_train.report.document import Attempt, Document, SpanKind, machines_now
+from watchdog_train.report.explanation_text import (
+    because,
+    crash_words,
+    more_sentences,
+    what_happened,
+)
+from watchdog_train.report.facts import (
+    by_hand,
+    counted_roles,
+    exit_words,
+    permanent_lines,
+    run_again,
+    step_words,
+    tried_lines,
+    what_followed,
+)
+from watchdog_train.report.narrative import told
+from watchdog_train.report.notices import (
+    guilty_words,
+    killed_daemons,
+    left_words,
+    machine_cells,
+)
+from watchdog_train.report.patience_text import waiting
+from watchdog_train.report.places_text import place_lines, place_sentences
+from watchdog_train.report.sections import Fold, Page, Section
+from watchdog_train.report.summary import verdict_line
+from watchdog_train.report.why_text import why_text
+from watchdog_train.report.words import clean, clock_time, duration
+
+SHOWN_WHOLE = 3
+"""How many bundles, the newest, a page shows opened."""
+MOST_PLACE_LINES, MOST_NOTABLES, MOST_REJECTED = 400, 30, 20
+SIGSTOP = 19
+"""Launchers are only held still by it."""
+SPENT_ON: dict[SpanKind, str] = {
+    "kept": "steps that were kept",
+    "redone": "steps that were done again",
+    "startup": "start to first step",
+    "silence": "no progress, in stalls",
+    "ending": "evidence and ending",
+    "between": "until the next attempt began",
+}
+NOTABLE = (
+    e.Noticed,
+    e.Straggling,
+    e.Warned,
+    e.Notified,
+    e.CommandsRan,
+    e.RankEnded,
+    e.Adopted,
+    e.Reopened,
+    e.SupervisorLeft,
+    e.LogBehind,
+    e.SurvivedKill,
+    e.StopRequested,
+    e.SaveProven,
+    e.StallRecovered,
+)
+"""Events whose sentences the report shows; the others are in its tables."""
+
+
+def report_page(document: Document) -> Page:
+    """The report of a run; a section without rows and lines is left out."""
+    state = document.state
+    sections = (
+        _about(state),
+        Section(
+            title="Machines",
+            header=("machine", "host name", "ranks", ""),
+            rows=tuple(machine_cells(one, now=state.updated_at) for one in machines_now(state)),
+        ),
+        _attempts(document),
+        _time(document),
+        *_stalls(document),
+        _startup(state),
+        Section(
+            title="Checkpoints",
+            header=("attempt", "what", "checkpoint", "why"),
+            rows=tuple(row for each in document.attempts for row in _checkpoints(*each, state.cwd)),
+        ),
+        Section(
+            title="Settings changed",
+            header=("attempt", "setting", "why", "effect"),
+            rows=tuple(row for each in document.attempts for row in _settings(*each)),
+            paragraphs=tried_lines(state)[1:],
+        ),
+        _also(document),
+        _settings_to_keep(document),
+        _reproduce(state),
+    )
+    return Page(
+        title=clean(state.run_id, 100) or "run",
+        verdict=verdict_line(state),
+        good=state.outcome == "succeeded" and state.warning is None,
+        sections=tuple(one for one in sections if one.rows or one.code),
+    )
+
+
+def _about(state: State) -> Section:
+    rows = [
+        ("command", words.command_text(state.argv)),
+        ("directory", clean(state.cwd, 1000)),
+        ("machine", clean(state.host, 200)),
+    ]
+    if state.started_at is not None and state.updated_at is not None:
+        took = duration(state.updated_at - state.started_at)
+        rows.append(("started", clock_time(state.started_at)))
+        what = "ended" if state.finished else "last event"
+        rows.append((what, f"{clock_time(state.updated_at)} ({took})"))
+    rows.append(("waiting", waiting(state, state.mono) or ""))
+    look, limit_s = state.look, state.look.limit_s if state.look is not None else None
+    if state.suspicion and look is not None and limit_s is not None and state.updated_at:
+        # As a time of day: a page is read later than written.
+        at = clock_time(state.updated_at + look.since_mono + limit_s - state.mono)
+        rows.append(("a stall at", f"{at}, if the silence continues"))
+    rows.append(("exit code", "" if state.exit_code is None else str(state.exit_code)))
+    rows += [("the fault may lie with", text) for text in guilty_words(state)]
+    rows += [("left running", text) for text in left_words(state)]
+    rows.append(("files", words.short_path(state.run_dir, state.cwd)))
+    return Section(title="Run", rows=tuple(row for row in rows if row[1]))
+
+
+def _attempts(document: Document) -> Section:
+    return Section(
+        title="Attempts",
+        header=("attempt", "began", "ran", "steps", "how it ended", "killed"),
+        rows=tuple(_attempt_row(*each) for each in document.attempts),
+        paragraphs=tuple(
+            f"Attempt {record.attempt}: {why_text(record.plan.why)}"
+            for record in document.state.attempts
+            if record.attempt > 1
+        ),
+    )
+
+
+def _attempt_row(record: AttemptRecord, told: Attempt) -> tuple[str, ...]:
+    steps = "none"
+    if record.last_step is not None:
+        first = record.first_step if record.first_step is not None else record.last_step
+        steps = f"{words.number(first)} to {words.number(record.last_step)}"
+    ended = exit_words(record)
+    if record.stall_id is not None:
+        ended = f"stall {clean(record.stall_id, 40)}, {ended}"
+    ran = duration(told.ended_at - told.launched_at) if told.ended_at is not None else "-"
+    killed: Counter[str] = Counter()
+    for (role, signal), number in told.killed.items():
+        killed[role] += number if signal != SIGSTOP else 0
+    began = clock_time(told.launched_at, now=told.launched_at)
+    by_us = counted_roles(killed) if killed.total() else "-"
+    return (str(record.attempt), began, ran, steps, ended, by_us)
+
+
+def _time(document: Document) -> Section:
+    time = document.time
+    names = SPENT_ON if time.steps_known else {**SPENT_ON, "startup": "running, no step was seen"}
+    if time.goodput is None:
+        text = "How much of the time was productive is unknown: no step was seen."
+    else:
+        kept, wall = duration(time.spent_s["kept"]), duration(time.wall_s)
+        text = f"Goodput {words.percent_text(100 * time.goodput)}: {kept} of {wall} went into "
+        text += "steps that no later attempt did again"
+        if time.steps_redone:
+            text += f"; {words.count(time.steps_redone, 'step')} had to be done again"
+        text += "."
+    return Section(
+        title="Time",
+        paragraphs=(text,),
+        header=("spent on", "time", "share"),
+        rows=tuple(
+            (name, duration(seconds), words.percent_text(100 * seconds / time.wall_s))
+            for kind, name in names.items()
+            if (seconds := time.spent_s[kind]) > 0
+        ),
+    )
+
+
+def _stalls(document: Document) -> Iterator[Section]:
+    state = document.state
+    minor = len(state.stalls) - SHOWN_WHOLE
+    for number, stall in enumerate(state.stalls):
+        what = {"stall": "Stall", "crash": "Crash", "manual": "Dump"}[stall.why]
+        yield Section(
+            title=f"{what} {clean(stall.id, 40)}",
+            paragraphs=_caught(stall),
+            rows=tuple(row for row in _stall_rows(stall, state) if row[1]),
+            folds=tuple(_folds(stall, document)),
+            minor=number < minor,
+        )
+
+
+def _caught(stall: StallRecord) -> tuple[str, ...]:
+    found = stall.explanation
+    if stall.crash is not None:
+        told = [crash_words(stall.crash)]
+    elif found is not None and found.tells:
+        told = [what_happened(found), *more_sentences(found)]
+    else:
+        told = [why_text(stall.verdict)] if stall.why == "stall" else []
+    return tuple(clean(line, 1000) for line in told)
+
+
+def _stall_rows(stall: StallRecord, state: State) -> Iterator[tuple[str, str]]:
+    found = stall.explanation
+    yield "when", f"{clock_time(stall.at)}, attempt {stall.attempt}"
+    if stall.basis is not None:
+        yield "declared", f"{stall.basis}, {words.ranks_text(stall.ranks)}, in {stall.phase}"
+    if found is not None and (stall.crash is None or found.because is not None):
+        yield "cause", clean(because(found), 1000) or "not known"
+    yield from words.labelled("inside", place_sentences(stall.places, stall.places_mono))
+    if stall.why != "crash":
+        captured = f"{stall.captured} of {words.count(stall.processes, 'process')}"
+        yield "stacks", captured if stall.collected else "the evidence was not finished"
+    yield "files", words.short_path(stall.dir or "", state.cwd)
+    yield "then", what_followed(stall, state) or ""
+
+
+def _folds(stall: StallRecord, document: Document) -> Iterator[Fold]:
+    if stacks := document.stacks.get(stall.id):
+        yield Fold(title="Stacks, grouped", lines=stacks)
+    if stall.crash is not None and stall.crash.exception is not None:
+        yield Fold(title="End of the traceback", lines=traceback_lines(stall.crash.exception))
+    for attempt in document.state.attempts:
+        if stall.places and attempt.attempt == stall.attempt:
+            lines = place_lines(stall.places, stall.places_mono, attempt.launching_mono)
+            yield Fold(title="Milestones of each rank", lines=lines[:MOST_PLACE_LINES])
+
+
+def _startup(state: State) -> Section:
+    """The startup timeline of the newest attempt: of the rank that came to its last place last."""
+    attempt = state.attempt
+    if attempt is None or not state.places:
+        return Section(title="Startup")
+    slowest = max(state.places, key=lambda one: max((m.begin for m in one.milestones), default=0.0))
+    lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
+    over = state.outcome == "succeeded"
+    inside = () if over else place_sentences(state.places, state.places_mono)
+    others = len(state.places) - 1
+    more = f" (and {words.count(others, 'other rank')})" if others else ""
+    return Section(
+        title=f"Startup of attempt {attempt.attempt}",
+        paragraphs=(*inside, f"Of {lines[0]}{more}:"),
+        code=lines[1:],
+    )
+
+
+def _checkpoints(record: AttemptRecord, told: Attempt, cwd: str) -> Iterator[tuple[str, ...]]:
+    number, used = str(record.attempt), record.plan.checkpoint
+    for one in told.rejected[:MOST_REJECTED]:
+        yield number, "passed over", words.short_path(one.path, cwd), why_text(one.why)
+    if used is None:
+        return
+    loaded = "whether it was loaded is not known"
+    if record.resume is not None:
+        why = why_text(told.resume_why or Why("unknown"))
+        loaded = f"resume {record.resume.replace('-', ' ')}: {why}"
+    what = {"verified": "used", "contradicted": "not used"}.get(record.resume or "", "offered")
+    path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
+    yield number, what, path, f"{clean(used.how_checked, 300)}; {loaded}"
+
+
+def _settings(record: AttemptRecord, told: Attempt) -> Iterator[tuple[str, ...]]:
+    for use in record.plan.remedies:
+        effect, answer = "no answer of the training process", told.settings.get(use.id)
+        if answer is not None:
+            effect = f"{'in effect' if answer.took else 'NOT in effect'}: {why_text(answer.why)}"
+        yield str(record.attempt), clean(use.word, 60), why_text(use.why), effect
+
+
+def notables(document: Document) -> list[tuple[float, str]]:
+    """When, and the sentences of the event, of each that a person should know."""
+    found: list[tuple[float, str]] = []
+    state = State()
+    for event in document.events:
+        state = evolve(state, event)
+        lines = told(event, state) if isinstance(event, NOTABLE) else ()
+        if isinstance(event, e.DaemonsJudged):  # too many for the terminal
+            lines = killed_daemons(event)
+        if lines:
+            found.append((event.t, "; ".join(lines)))
+    return found
+
+
+def _also(document: Document) -> Section:
+    found = notables(document)
+    left = len(found) - MOST_NOTABLES
+    return Section(
+        title="Also",
+        rows=tuple((clock_time(t), clean(text, 600)) for t, text in found[-MOST_NOTABLES:]),
+        paragraphs=(f"{left} earlier ones are in events.jsonl.",) if left > 0 else (),
+    )
+
+
+def _settings_to_keep(document: Document) -> Section:
+    state, script_lines = document.state, document.script_lines
+    text = "With these settings it passed the stall. To make them permanent, put into the script:"
+    known = permanent_lines(state, script_lines)
+    if not known and state.attempt is not None:
+        text = "To make permanent what --with asked for, put into the script:"
+        asked = [one.id for one in state.attempt.plan.remedies if one.why.code == "asked-by-with"]
+        in_effect = [name for name in asked if name in state.attempt.taken]
+        known = {name: script_lines[name] for name in in_effect if name in script_lines}
+    lines = [clean(part, 400) for line in known.values() for part in line.splitlines()]
+    return Section(title="Settings to keep", paragraphs=(text,), code=tuple(lines))
+
+
+def _reproduce(state: State) -> Section:
+    attempt = state.attempt
+    if attempt is None:
+        return Section(title="Reproduce")
+    text = (
+        f"Attempt {attempt.attempt} by hand, without wtrain (settings made inside the process "
+        "by wtrain are not part of it), then under wtrain with the same settings:"
+    )
+    lines = (by_hand(attempt.plan, state.cwd), run_again(state))
+    return Section(title="Reproduce", paragraphs=(text,), code=lines)
