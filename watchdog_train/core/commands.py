@@ -14,7 +14,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, RunCommands, Wait
 from watchdog_train.core.events.run import BEFORE_RESTART
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import Value, Why
+from watchdog_train.core.model import Plan, Value, Why
 from watchdog_train.core.policy import Policy
 
 _NEVER = frozenset({"notified", "commands_starting", "commands_ran"})
@@ -68,14 +68,7 @@ def wanted(policy: Policy) -> Mapping[str, tuple[OnEvent, ...]]:
 
 
 def envelope(name: str, data: dict[str, Any], state: State, message: str | None) -> dict[str, Any]:
-    """What a command reads from its stdin.
-
-    Args:
-        name: of the event.
-        data: its fields.
-        state: the state after it.
-        message: the words a notification would have, None where there would be none.
-    """
+    """What a command reads from its stdin; `message`: the words of a notification, if any."""
     attempt = state.attempt
     return {
         "schema_version": 1,
@@ -90,16 +83,18 @@ def envelope(name: str, data: dict[str, Any], state: State, message: str | None)
     }
 
 
+def _ran(plan: Plan, results: tuple[e.CommandResult, ...]) -> Record:
+    ran = e.CommandsRan(for_event=BEFORE_RESTART, for_attempt=plan.attempt, results=results)
+    return Record(events=(ran,), consumes=("commands",))
+
+
 def before_restart(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Have the commands for it run, and wait for them; a failure is recorded and stops nothing."""
     plan = state.next_plan
     if plan is None or plan.attempt < 2 or state.commands_done == plan.attempt:
         return None
     if observation.commands is not None:
-        ran = e.CommandsRan(
-            for_event=BEFORE_RESTART, for_attempt=plan.attempt, results=observation.commands
-        )
-        return Record(events=(ran,), consumes=("commands",))
+        return _ran(plan, observation.commands)
     if "commands" in observation.running:
         return Wait(until=observation.now + 0.05)
     commands = wanted(policy).get(BEFORE_RESTART, ())
@@ -109,9 +104,6 @@ def before_restart(observation: Observation, state: State, policy: Policy) -> Ac
         # The supervisor that began them is dead. Whether they came to an end nobody knows, and
         # half of a command done twice may be worse than once.
         why = Why("command-interrupted")
-        results = tuple(
-            e.CommandResult(number=one.number, ok=False, why=why, seconds=0.0) for one in commands
-        )
-        ran = e.CommandsRan(for_event=BEFORE_RESTART, for_attempt=plan.attempt, results=results)
-        return Record(events=(ran,))
+        lost = (e.CommandResult(number=c.number, ok=False, why=why, seconds=0.0) for c in commands)
+        return _ran(plan, tuple(lost))
     return RunCommands(plan=plan, commands=tuple(one.number for one in commands))

@@ -158,18 +158,10 @@ def pursue(
         deadline = max(deadline, state.stop.mono + stopping.grace_s)
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
-        if stage == "root" and now < _wrapped_until(sample):
+        if stage == "root" and any(now < end.at + WRAPPER_S for end in sample.ended):
             newcomers = tuple(one for one in newcomers if one != tree.root)
         if newcomers and kill.signal and stage in CHASED:
-            return Signal(
-                host=sample.machine,
-                sequence=kill.sequence,
-                stage=stage,
-                targets=newcomers,
-                signal=kill.signal,
-                why=kill.why,
-                group=stage == "root" and kill.signal == SIGINT,
-            )
+            return _signal(sample, kill.sequence, stage, newcomers, kill.signal, why=kill.why)
         return Wait(until=min(deadline, now + LOOK_AGAIN_S))
     if stage == "launchers":
         pids = tuple(member.member.pid for member in alive)
@@ -197,8 +189,7 @@ def begin(
     tree = state.tree(sample.machine)
     root, keeper = (tree.root, tree.keeper) if tree is not None else (None, None)
     stages = STAGES[sequence]
-    rest = stages[stages.index(after) + 1 :] if after is not None else stages
-    for stage in rest:
+    for stage in stages[stages.index(after) + 1 :] if after is not None else stages:
         if stage == "ask":
             continue
         targets = _targets(sequence, stage, alive, state, root=root)
@@ -210,16 +201,28 @@ def begin(
             signal, why = (SIGTERM if targets else 0), Why("nothing-left")
         elif not targets:
             continue
-        return Signal(
-            host=sample.machine,
-            sequence=sequence,
-            stage=stage,
-            targets=() if signal == 0 else targets,
-            signal=signal,
-            why=why,
-            group=stage == "root" and signal == SIGINT,
-        )
+        return _signal(sample, sequence, stage, targets if signal else (), signal, why=why)
     return Wait(until=sample.at + LOOK_AGAIN_S)
+
+
+def _signal(
+    sample: Sample,
+    sequence: KillSequence,
+    stage: KillStage,
+    targets: tuple[ProcessId, ...],
+    signal: int,
+    *,
+    why: Why,
+) -> Signal:
+    return Signal(
+        host=sample.machine,
+        sequence=sequence,
+        stage=stage,
+        targets=targets,
+        signal=signal,
+        why=why,
+        group=stage == "root" and signal == SIGINT,
+    )
 
 
 def _frozen(alive: tuple[MemberSample, ...]) -> bool:
@@ -242,11 +245,6 @@ def _survived(sample: Sample, pids: tuple[int, ...], why: Why) -> Record:
 def _root_signal(state: State) -> int:
     """Ctrl-C reaches training as Ctrl-C; every other request to stop as SIGTERM."""
     return SIGINT if state.stop is not None and state.stop.exit_code == 128 + SIGINT else SIGTERM
-
-
-def _wrapped_until(sample: Sample) -> float:
-    """Until when a wrapper is left alone: for a moment after the last rank."""
-    return max((end.at + WRAPPER_S for end in sample.ended), default=0.0)
 
 
 def _targets(
@@ -316,43 +314,32 @@ def _first_to_hear(
 
 def _limit_s(stage: KillStage, stopping: Stopping, *, frozen: bool) -> float:
     match stage:
-        case "terminate" | "kill" | "helpers" | "launchers" if frozen:
-            return 0.0
         case "ask":
             return stopping.ask_s
         case "root":
             return stopping.grace_s
+        case "keeper":
+            return KEEPER_S
         case "freeze":
             return 0.0
         case "terminate" | "helpers":
-            return stopping.hang_grace_s
+            return 0.0 if frozen else stopping.hang_grace_s
         case "kill" | "launchers":
-            return KILL_S
-        case "keeper":
-            return KEEPER_S
+            return 0.0 if frozen else KILL_S
 
 
 def _keeper(state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float) -> Action | None:
     """Nobody but the keeper is left: two looks must agree before it is over."""
     if sample.empty_looks < 2:
         return Wait(until=now + LOOK_AGAIN_S)
-    if not sample.keeper_alive:
-        return CleanUp(host=sample.machine)
     seen = (one.member.identity for one in sample.members if one.member.role == "keeper")
     keeper = tree.keeper or next(seen, None)  # one that has reported nothing is only seen
-    if keeper is None:
+    if keeper is None or not sample.keeper_alive:
         return CleanUp(host=sample.machine)
     if kill.stage != "keeper":
         return begin(kill.sequence, state, sample, kill.why, after="launchers")
     if kill.signal != SIGKILL and now >= kill.stage_mono + KEEPER_S:
-        return Signal(
-            host=sample.machine,
-            sequence=kill.sequence,
-            stage="keeper",
-            targets=(keeper,),
-            signal=SIGKILL,
-            why=Why("keeper-stays"),
-        )
+        return _signal(sample, kill.sequence, "keeper", (keeper,), SIGKILL, why=Why("keeper-stays"))
     if kill.signal == SIGKILL and now >= kill.stage_mono + KILL_S:
         if tree.survivors:
             return None
