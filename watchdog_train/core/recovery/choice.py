@@ -159,30 +159,27 @@ def _why_spent(
 
 
 def _may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
-    of_same = (finding.format, finding.home, finding.nth, finding.ordinal, finding.signature) == (
-        used.format,
-        used.home,
-        used.nth,
-        used.ordinal,
-        used.signature,
+    """Whether it is an older one of the same training."""
+    this, that = (
+        (one.format, one.home, one.nth, one.ordinal, one.signature) for one in (finding, used)
     )
-    return of_same and finding.path != used.path and _before(finding, used.saved_at)
+    return this == that and finding.path != used.path and _before(finding, used.saved_at)
 
 
 def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
     """Whether it may have failed by its checkpoint, which was loaded as far as anybody knows."""
     plan = attempt.plan.checkpoint
-    noted = plan is not None and plan.format in SEEN_IF_NOTED and plan.how_checked == "recorded"
-    seen = noted or (plan is not None and plan.format in LOADS_SEEN)
-    watched = seen and attempt.first_beat_s is not None
+    formats = (
+        (*LOADS_SEEN, *SEEN_IF_NOTED) if plan and plan.how_checked == "recorded" else LOADS_SEEN
+    )
+    watched = plan is not None and plan.format in formats and attempt.first_beat_s is not None
     # What an attempt says last may be lost; one that failed the same way may have said it.
     alike = [one for one in attempts if _end(one) == _end(attempt)]
     began = any(one.began or one.load_begun for one in alike if one.plan.checkpoint is not None)
     raised = attempt.crash.exception if attempt.crash is not None else None
     # A script may have read the checkpoint itself, without any hook.
     began = began or (raised is not None and is_error("checkpoint", raised.message))
-    not_loaded = watched and not began
-    return attempt.resume != "contradicted" and not not_loaded
+    return attempt.resume != "contradicted" and (began or not watched)
 
 
 def _is_same(used: CheckpointRef, finding: CheckpointFinding) -> bool:

@@ -7,7 +7,6 @@ a save has ended, never in the training's process.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -19,6 +18,7 @@ from watchdog_train.core.model import Plan, Sample, SaveRecord, said
 from watchdog_train.core.model.recovery import UNFINISHED
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
+from watchdog_train.core.recovery.choice import name_of
 from watchdog_train.core.recovery.plans import AUTO_RESUME
 from watchdog_train.core.recovery.remedies import RemedySpec
 
@@ -31,7 +31,6 @@ AFTER_FAILURE_S = 600.0
 BEFORE_LAUNCH_S = 120.0
 """So long after an attempt its restart waits for a copy: 4 GiB to a disk that takes 36 MB/s."""
 _FORMATS = ("torch", "safetensors")
-_SEPARATORS = re.compile(r"[/\\]")
 
 
 def keep(
@@ -64,7 +63,8 @@ def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> Sav
     for save in reversed(saves):
         if not save.files:  # it is being written: what an older note says of it is past
             return None
-        if not _is_overwritten(save, saves) or _size(save) > most_bytes:
+        size = sum(size for size, _ in save.files.values())
+        if not _is_overwritten(save, saves) or size > most_bytes:
             continue
         if save.saved_at in kept.values():  # it may be kept under the name that it was given since
             return None
@@ -74,20 +74,20 @@ def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> Sav
 
 
 def _is_overwritten(save: SaveRecord, saves: tuple[SaveRecord, ...]) -> bool:
-    name = _SEPARATORS.split(save.path)[-1]
+    name = name_of(save.path)
     if save.format not in _FORMATS or tuple(save.files) != (name,):
         return False
     if save.is_part or UNFINISHED.search(name):
         return False  # no scan would take it for a checkpoint
     # A number in the name promises another file for the next save, until it has come twice.
-    same_name = [other.path for other in saves if _SEPARATORS.split(other.path)[-1] == name]
+    same_name = [other.path for other in saves if name_of(other.path) == name]
     if same_name.count(save.path) > 1:
         return True
     return not _has_number(save.path) and len(set(same_name)) == 1
 
 
 def _has_number(path: str) -> bool:
-    return any(letter.isdigit() for letter in _SEPARATORS.split(path)[-1])
+    return any(letter.isdigit() for letter in name_of(path))
 
 
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
@@ -151,10 +151,6 @@ def restore(
         if found.path in copies and found.whole is False and found.saved_at is not None:
             return RestoreCopy(path=found.path, saved_at=found.saved_at, copy=copies[found.path])
     return None
-
-
-def _size(save: SaveRecord) -> int:
-    return sum(size for size, _ in save.files.values())
 
 
 def _is_early(now: float, state: State) -> bool:

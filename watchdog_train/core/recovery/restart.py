@@ -33,10 +33,7 @@ QUICK_TRIES = 3
 """At once: a usual scan, one with more time, one of what the hooks noted."""
 WAIT_FIRST_S, WAIT_MOST_S = 15.0, 300.0
 """Before the next pair of tries, with more time and of what the hooks noted; doubles."""
-
-
 ROOM_LOOK_S = 1.0
-
 
 Remedies = Mapping[str, RemedySpec]
 
@@ -239,13 +236,11 @@ def _room_to_launch(observation: Observation, state: State, policy: Policy) -> A
     if postponed is not None and observation.now - postponed.since >= limit_s:
         return _give_up_for_room(Why("cannot-start", because=(postponed.why,)), limit_s)
     lacking = observation.short or observation.no_room
-    if lacking is not None:
-        return _wait_for_room(lacking, observation, state, policy)
-    if observation.no_save_room is not None:
-        # How much the next save needs is an estimate: nothing is given up for it.
-        no_room = observation.no_save_room
-        return _wait_for_room(no_room, observation, state, policy, for_good=False)
-    return None
+    # How much the next save needs is an estimate: nothing is given up for it.
+    known, lacking = lacking is not None, lacking or observation.no_save_room
+    if lacking is None:
+        return None
+    return _wait_for_room(lacking, observation, state, policy, for_good=known)
 
 
 def _wait_for_room(
