@@ -13,7 +13,7 @@ from tests.core.test_first_failure import gone
 from tests.core.test_glance import bundle_in
 from watchdog_train.core.diagnosis.collectives import compare
 from watchdog_train.core.diagnosis.facts import CollectiveFact, Evidence, LogText
-from watchdog_train.core.diagnosis.first_failure import first_failure
+from watchdog_train.core.diagnosis.first_failure import first_failures
 from watchdog_train.core.diagnosis.places import groups, root_process
 from watchdog_train.core.model import Explanation, Standstill, Who
 from watchdog_train.core.model.waits import ChildWait
@@ -74,9 +74,8 @@ def test_what_a_launcher_prints_is_of_its_own_ranks() -> None:
     ends = [Evidence(why="crash", processes=(gone(rank, 100.0, pid=PID),)) for rank in (0, 1)]
     logs = (LogText(source="output.log", lines=(said,)),)
     whole = together([ends[0], msgspec.structs.replace(ends[1], logs=logs)])
-    failure = first_failure(whole.processes, whole.logs)
-    assert failure is not None
-    assert [process.rank for process in failure.processes] == [1]
+    failures = first_failures(whole.processes, whole.logs)
+    assert [process.rank for process, _ in failures] == [1]
 
 
 def test_the_joint_bundle_names_the_one_to_blame(tmp_path: Path) -> None:

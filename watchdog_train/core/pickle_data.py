@@ -40,11 +40,8 @@ class Made(NamedTuple):
     state: dict[Any, Any]
 
 
-class _Mark:
-    """The bottom of a group on the stack."""
-
-
-_MARK = _Mark()
+_MARK = object()
+"""The bottom of a group on the stack."""
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple, "EMPTY_SET": list}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}

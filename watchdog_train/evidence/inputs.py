@@ -220,7 +220,7 @@ def _not_handled(text: str) -> tuple[Failure, ...]:
     last = next((line for line in reversed(lines) if line.text.strip()), None)
     handled = 0
     if last is not None and progress_of(last.text) is not None:
-        handled = next((at for at, _ in advances(lines)[-MOVED_ON:]), 0)
+        handled = next(iter(advances(lines)[-MOVED_ON:]), 0)
     found = (one for one in failures(text) if one.line >= handled)
     return tuple(replace(one, at=lines[one.line].at) for one in found)
 

@@ -10,7 +10,7 @@ import msgspec
 from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
-from watchdog_train.core.diagnosis.first_failure import first_failure
+from watchdog_train.core.diagnosis.first_failure import first_failures
 from watchdog_train.core.diagnosis.log_search import LogIndex
 from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
 from watchdog_train.core.model import ExceptionFact
@@ -148,11 +148,8 @@ class Chains:
 
     def _first_bad_ends(self) -> tuple[int, ...]:
         """Whose end came first among those that failed; several where their order is not known."""
-        failure = first_failure(self.evidence.processes, self.evidence.logs)
-        if failure is None:
-            return ()
         found = []
-        for process, end in zip(failure.processes, failure.ends, strict=True):
+        for process, end in first_failures(self.evidence.processes, self.evidence.logs):
             at = self._by_pid.get(process.identity)
             doing = self.nodes[at].doing if at is not None else None
             if at is not None and isinstance(doing, x.End):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from watchdog_train.core.diagnosis.collectives import spans
+from watchdog_train.core.diagnosis.collectives import spans_text
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.log_search import Hit
 from watchdog_train.core.diagnosis.stacks import deciding_frame
@@ -189,7 +189,7 @@ def _because(best: _Candidate, scene: Scene) -> x.Because:
         "orders": ", ".join(
             f"rank {fact.rank} {fact.op.lower()}" for fact in scene.records[:4] if fact.op
         ),
-        "missing": spans(scene.not_come)[:_LINE_SHOWN],
+        "missing": spans_text(scene.not_come)[:_LINE_SHOWN],
     }
     return x.Because(
         family=best.family.id,

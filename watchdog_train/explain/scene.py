@@ -17,7 +17,7 @@ from watchdog_train.core.diagnosis.facts import (
     LogText,
     ProcessEvidence,
 )
-from watchdog_train.core.diagnosis.first_failure import first_failure
+from watchdog_train.core.diagnosis.first_failure import first_failures
 from watchdog_train.core.diagnosis.idle import is_idle_helper
 from watchdog_train.core.diagnosis.log_search import Hit, LogIndex
 from watchdog_train.core.diagnosis.stacks import (
@@ -205,8 +205,8 @@ class Scene:
     @cached_property
     def signals(self) -> frozenset[str]:
         """Names of those that ended the training, or the rank that failed first."""
-        failure = first_failure(self.evidence.processes, self.evidence.logs)
-        found = set(failure.signals) if failure is not None else set()
+        failures = first_failures(self.evidence.processes, self.evidence.logs)
+        found = {end.signal for _, end in failures if end.signal is not None}
         end = self.evidence.exit
         if end is not None:
             found.add(end.signal or signal_in_code(end.code or 0))

@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import CollectiveFact
 from watchdog_train.core.diagnosis.log_lines import LogLine, rank_of
 from watchdog_train.core.model import Value
+from watchdog_train.core.model.progress import spans
 
 Relation = Literal["different-operation", "different-size", "behind", "same"]
+"""What tells most comes first."""
 _TIMEOUT = re.compile(
     r"(?:operation timeout|timed? ?out).{0,40}?Work\w{0,10}\((?P<fields>[^)]{1,400})"
 )
@@ -109,13 +111,7 @@ def compare(facts: Sequence[CollectiveFact]) -> Comparison | None:
         if fact.seq is not None or fact.op is not None or fact.last_enqueued is not None:
             groups.setdefault(fact.group, {}).setdefault(fact.rank, fact)
     found = [_compared(list(group.values())) for group in groups.values() if len(group) > 1]
-    order: dict[Relation, int] = {
-        "different-operation": 0,
-        "different-size": 1,
-        "behind": 2,
-        "same": 3,
-    }
-    return min(found, key=lambda one: order[one.relation], default=None)
+    return min(found, key=lambda one: get_args(Relation).index(one.relation), default=None)
 
 
 def _compared(facts: list[CollectiveFact]) -> Comparison:
@@ -173,17 +169,11 @@ def _odd(
     return next((fact.rank for fact in facts if getattr(fact, field) == value), None)
 
 
-def spans(ranks: Sequence[int]) -> str:
+def spans_text(ranks: Iterable[int]) -> str:
     """`rank 3`, or `ranks 0-6, 9`."""
-    ordered = sorted(set(ranks))
-    parts: list[list[int]] = []
-    for rank in ordered:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    texts = [str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts]
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(texts)}"
+    several = sorted(set(ranks))
+    texts = (str(a) if a == b else f"{a}-{b}" for a, b in spans(several))
+    return f"rank{'s' if len(several) > 1 else ''} {', '.join(texts)}"
 
 
 _AT_BARRIER = re.compile(

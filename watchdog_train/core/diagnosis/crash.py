@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -9,7 +10,7 @@ import msgspec
 
 from watchdog_train.core.diagnosis.error_classes import is_error
 from watchdog_train.core.diagnosis.facts import Evidence, HostFacts, LogText, ProcessEvidence
-from watchdog_train.core.diagnosis.first_failure import FirstFailure, first_failure
+from watchdog_train.core.diagnosis.first_failure import first_failures
 from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CrashFact, ExceptionFact, RankEnd, Sender
 
@@ -26,8 +27,7 @@ def with_senders(
     processes: Sequence[ProcessEvidence], logs: Sequence[LogText], host: HostFacts
 ) -> tuple[ProcessEvidence, ...]:
     """Every end with who sent its signal; wtrain has sent none before evidence is taken."""
-    first = first_failure(processes, logs)
-    firsts = {process.identity for process in first.processes} if first is not None else set()
+    firsts = {process.identity for process, _ in first_failures(processes, logs)}
     launched = any(process.role == "launcher" for process in processes)
     oom_killed = {
         int(match["pid"])
@@ -78,18 +78,18 @@ def sender_of(
 
 def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) -> CrashFact | None:
     """What ended the attempt, or the rank that the others wait for; None where nothing failed."""
-    first = first_failure(evidence.processes, evidence.logs)
-    if first is None and evidence.why == "stall":
+    first = first_failures(evidence.processes, evidence.logs)
+    if not first and evidence.why == "stall":
         stay = [p for p in evidence.processes if p.exception is not None and p.exception.stays]
-        who = min(stay, key=lambda p: p.exception.at or 0.0 if p.exception else 0.0, default=None)
+        who = min(stay, key=_raised_at, default=None)
         if who is not None:
             return CrashFact(exception=who.exception, rank=who.rank, pid=who.pid, stays=True)
-    if first is None and (evidence.why != "crash" or evidence.exit is None):
+    if not first and (evidence.why != "crash" or evidence.exit is None):
         return None
-    if first is None:
+    if not first:
         return _of_the_whole(evidence, command, gpu_shared=gpu_shared)
-    at = _telling(first)
-    process, end = first.processes[at], first.ends[at]
+    # Of ranks that ended at about the same time, the one whose exception is the oldest.
+    process, end = min(first, key=lambda one: _raised_at(one[0]))
     exception = process.exception
     killed = end.signal is not None and end.said != "exception"
     if exception is None and not killed:
@@ -159,11 +159,9 @@ def _vanished(evidence: Evidence, fact: ExceptionFact | None, end: RankEnd) -> R
     return min(found, key=lambda one: one.at, default=None)
 
 
-def _telling(first: FirstFailure) -> int:
-    """Of ranks that ended at about the same time, the one whose exception is the oldest."""
-    times = [p.exception.at if p.exception is not None else None for p in first.processes]
-    known = [(at, number) for number, at in enumerate(times) if at is not None]
-    return min(known)[1] if known else 0
+def _raised_at(process: ProcessEvidence) -> float:
+    at = process.exception.at if process.exception is not None else None
+    return math.inf if at is None else at
 
 
 def _of_the_whole(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) -> CrashFact:

@@ -16,7 +16,7 @@ import msgspec
 
 from watchdog_train.core.detection.rank_gone import NOT_CAUSED_BY_PEERS, has_failed
 from watchdog_train.core.diagnosis.facts import LogText, ProcessEvidence
-from watchdog_train.core.model import RankEnd, Value
+from watchdog_train.core.model import RankEnd
 from watchdog_train.core.model.words import SIGNAL_NAMES
 
 SAME_LOOK_S = 0.1
@@ -44,35 +44,18 @@ _NOTICED = re.compile(
 """Of Open MPI's mpirun."""
 
 
-class FirstFailure(Value):
-    """The ranks that ended badly first, more than one where their order is not known."""
-
-    processes: tuple[ProcessEvidence, ...]
-    ends: tuple[RankEnd, ...]
-    """Of these processes, in the same order."""
-
-    @property
-    def signals(self) -> frozenset[int]:
-        """That ended them."""
-        return frozenset(end.signal for end in self.ends if end.signal is not None)
-
-
-def first_failure(
+def first_failures(
     processes: Iterable[ProcessEvidence], logs: Iterable[LogText]
-) -> FirstFailure | None:
-    """The first bad end in time; None where no rank is known to have ended badly.
+) -> tuple[tuple[ProcessEvidence, RankEnd], ...]:
+    """The first bad end in time; several where their order is not known.
 
-    Args:
-        processes: of the evidence, with the ends that were recorded.
-        logs: a launcher may tell what the kernel did not.
+    A launcher may tell in its log what the kernel did not.
     """
     gone = [
         (process, process.ended)
         for process in processes
         if process.ended is not None and process.ended.end.helper is None
     ]
-    if not gone:
-        return None
     told: dict[tuple[int, str, int], int] = {}
     if any(has_failed(fact.end) is None for _, fact in gone):
         told = _told_by_launcher(logs)
@@ -83,14 +66,12 @@ def first_failure(
         if has_failed(end)
     ]
     if not failed:
-        return None
+        return ()
     first = min(at for _, at, _ in failed)
     together = [(p, end) for p, at, end in failed if at - first <= SAME_LOOK_S]
     least = min(_order(end) for _, end in together)
-    chosen = sorted(
-        ((p, end) for p, end in together if _order(end) == least), key=lambda one: one[1].rank
-    )
-    return FirstFailure(processes=tuple(p for p, _ in chosen), ends=tuple(end for _, end in chosen))
+    chosen = ((p, end) for p, end in together if _order(end) == least)
+    return tuple(sorted(chosen, key=lambda one: one[1].rank))
 
 
 def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, str, int], int]:

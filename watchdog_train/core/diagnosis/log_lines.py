@@ -19,13 +19,7 @@ _PREFIXES_CAP = 6
 
 Clock = Literal["date", "clock"]
 _DAY_S = 86400.0
-_MONTHS = {
-    name: number
-    for number, name in enumerate(
-        ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
-        start=1,
-    )
-}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 _RANK_PREFIX = re.compile(
     r"""\s{0,8}(?:
@@ -112,7 +106,7 @@ def _time(match: re.Match[str]) -> tuple[Clock, float]:
     if match["month"] or match["gmonth"]:
         month, day = int(match["month"] or match["gmonth"]), int(match["day"] or match["gday"])
     elif match["smonth"]:
-        month, day = _MONTHS[match["smonth"].lower()], int(match["sday"])
+        month, day = _MONTHS.index(match["smonth"].lower()) + 1, int(match["sday"])
     else:
         return "clock", seconds
     return "date", (month * 31 + day) * _DAY_S + seconds
@@ -176,24 +170,18 @@ def _amount(text: str) -> float:
     return float(text.rstrip("kMGTK")) * unit
 
 
-def advances(lines: Sequence[LogLine]) -> list[tuple[int, float]]:
-    """Positions at which some counter was higher than ever before, with its value."""
+def advances(lines: Sequence[LogLine]) -> list[int]:
+    """Positions at which some counter was higher than ever before."""
     best: dict[tuple[str, int | None], float] = {}
     found = []
     for at, line in enumerate(lines):
         progress = progress_of(line.text)
         if progress is None:
             continue
-        key = (progress[0], line.rank)
-        if key[0] == "trainer":  # a loss goes up and down: that it is printed is the progress
-            found.append((at, progress[1]))
-        elif key not in best:
-            best[key] = progress[1]
-            if progress[1] > 0:
-                found.append((at, progress[1]))
-        elif progress[1] > best[key]:
-            best[key] = progress[1]
-            found.append((at, progress[1]))
-        elif progress[1] < best[key] / 2:  # a new epoch counts from the start
-            best[key] = progress[1]
+        (kind, value), known = progress, best.get((progress[0], line.rank), 0.0)
+        # A loss goes up and down: that it is printed is the progress.
+        if kind == "trainer" or value > known:
+            found.append(at)
+        if value > known or value < known / 2:  # a new epoch counts from the start
+            best[kind, line.rank] = value
     return found

@@ -99,7 +99,7 @@ class _Prepared:
         self.lines = [read_line(raw) for raw in log.lines]
         self._text = "\n".join(line.text for line in self.lines)
         self._starts = list(accumulate((len(line.text) + 1 for line in self.lines), initial=0))
-        self._progress = [position for position, _ in advances(self.lines)]
+        self._progress = advances(self.lines)
 
     def hits(self, pattern: str) -> list[Hit]:
         """Searched in the whole text first: most patterns are in no line at all."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from watchdog_train.core.diagnosis.facts import CollectiveFact
 from watchdog_train.core.diagnosis.stacks import printable
 
@@ -30,10 +28,9 @@ _KEPT = (
 
 def looks_like_recorder(data: Any) -> bool:
     """Whether this is a Flight Recorder dump, or one for each of several ranks."""
-    if not isinstance(data, dict):
-        return False
     return _is_one(data) or (
-        bool(data)
+        isinstance(data, dict)
+        and bool(data)
         and all(
             str(key)[:32].lstrip("rank_").isdigit() and _is_one(value)
             for key, value in list(data.items())[:64]
@@ -244,8 +241,3 @@ def _integer(value: Any) -> int | None:
     if isinstance(value, str) and len(value) < 20 and value.lstrip("-").isdecimal():
         value = int(value)
     return value if isinstance(value, int) and abs(value) < 1 << 60 else None
-
-
-def as_json(data: Any) -> bytes:
-    """A trimmed dump for a file that a person may read."""
-    return msgspec.json.format(msgspec.json.encode(trimmed(data)), indent=1)

@@ -41,11 +41,8 @@ class Frame(Value):
         return short_file(self.file)
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} ({self.short}:{self.line})"
-            if self.line
-            else f"{self.name} ({self.short})"
-        )
+        at = f":{self.line}" if self.line else ""
+        return f"{self.name} ({self.short}{at})"
 
 
 class ThreadStack(Value):
