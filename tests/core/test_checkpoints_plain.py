@@ -11,7 +11,7 @@ import pytest
 from tests.checkpoint_samples import LEGACY, look, only, safetensors, torch_zip, write_files
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.names import number_in_name
-from watchdog_train.checkpoints.registry import newest_first
+from watchdog_train.checkpoints.order import newest_first
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.checkpoint_samples import look, torch_zip, write_files, write_hf
-from watchdog_train.checkpoints.keep import KeepRequest, keep
+from watchdog_train.checkpoints.copies import KeepRequest, keep
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.client import saves as client_saves
 from watchdog_train.core.model import SaveRecord

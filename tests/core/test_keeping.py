@@ -12,10 +12,9 @@ import pytest
 
 from tests.checkpoint_samples import LEGACY, torch_zip
 from tests.core import builders as b
-from watchdog_train.checkpoints import keep as keep_module
-from watchdog_train.checkpoints.keep import KeepRequest, keep
+from watchdog_train.checkpoints import copies
+from watchdog_train.checkpoints.copies import KeepRequest, RestoreRequest, keep, restore
 from watchdog_train.checkpoints.pickle_head import counters
-from watchdog_train.checkpoints.restore import RestoreRequest, restore
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import KeepCopy, Launch, Record, RestoreCopy, StartSurvey, Wait
@@ -219,7 +218,7 @@ def test_what_has_changed_since_is_not_copied(
     record = noted(path)
     answer = copied(tmp_path, record)
     if late:  # as large as before
-        monkeypatch.setattr(keep_module, "_reflinked", lambda *_: path.write_bytes(whole) < 0)
+        monkeypatch.setattr(copies, "_reflinked", lambda *_: path.write_bytes(whole) < 0)
     else:
         path.write_bytes(whole[:50])
     again = copied(tmp_path, record)

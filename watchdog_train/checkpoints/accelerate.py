@@ -6,6 +6,7 @@ import os
 import re
 
 from watchdog_train.checkpoints import disk, formats, sharded
+from watchdog_train.checkpoints.disk import DamagedError
 from watchdog_train.checkpoints.names import number_in_name
 
 _WITNESS = "random_states_0.pkl"
@@ -37,10 +38,8 @@ def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
 def _is_state(listing: disk.Listing) -> bool:
     """A save that has just begun holds weights only: its name and its siblings tell then."""
     names = listing.names
-    if any(map(_RANDOM.match, names)):
-        return True
     has_weights = any(map(_WEIGHTS.match, names))
-    if has_weights and any(map(_OPTIMIZER.match, names)):
+    if any(map(_RANDOM.match, names)) or (has_weights and any(map(_OPTIMIZER.match, names))):
         return True
     if names and not has_weights and not sharded.is_inside(f"{name}/" for name in names):
         return False
@@ -64,25 +63,20 @@ def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verd
     formats.refuse_unfinished(files)
     ranks = {int(match[1]) for name in files if (match := _RANDOM.match(name))}
     if not ranks:
-        raise disk.DamagedError(f"{_WITNESS} is missing, which is written last")
+        raise DamagedError(f"{_WITNESS} is missing, which is written last")
     formats.refuse_missing_ranks(ranks, limits.world_size or 1, "random_states_{}.pkl")
     doubt = None
     if not sharded.is_inside(files):
         if not any(map(_WEIGHTS.match, files)):
-            raise disk.DamagedError("the weights are missing")
+            raise DamagedError("the weights are missing")
         if not any(map(_OPTIMIZER.match, files)):
             doubt = "it holds no optimizer: whether the training has one is not known"
     # A save over an older directory leaves the random states of the older one until its end.
-    stale = formats.stale_words(
-        _WITNESS,
-        files.get(_WITNESS),
-        files,
-        lambda name: _WEIGHTS.match(name) or _OPTIMIZER.match(name),
-    )
+    closed = {name for name in files if _WEIGHTS.match(name) or _OPTIMIZER.match(name)}
+    stale = formats.stale_words(_WITNESS, files.get(_WITNESS), files, closed.__contains__)
     parts = sharded.parts(path, files, _TORCH_FILES, limits)
-    return formats.of_parts(
-        parts, limits.level, "weights, optimizer and random states agree", (doubt, stale)
-    )
+    why = "weights, optimizer and random states agree"
+    return formats.of_parts(parts, limits.level, why, (doubt, stale))
 
 
 FORMAT = formats.Format(

@@ -10,6 +10,7 @@ import os
 import re
 
 from watchdog_train.checkpoints import disk, formats, torch_zip
+from watchdog_train.checkpoints.disk import DamagedError
 from watchdog_train.checkpoints.names import number_in_name
 
 POINTER = "latest"
@@ -33,9 +34,6 @@ def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> for
     """Every rank's shard is there and a good zip, and the pointer does not lag behind.
 
     Of one tag, by itself or as a part of something larger.
-
-    Raises:
-        DamagedError: it is not whole.
     """
     above, tag = os.path.split(path)
     pointed = pointed_at(above)
@@ -43,36 +41,37 @@ def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> for
     step = number_in_name(tag)[0]
     if older is not None and step is not None and older < step:
         # Rank 0 has not come to the end of this save while the pointer names an older one.
-        raise disk.DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
+        raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
     count = _check_shards(files, limits.world_size)
-    doubts = []
+    doubt = None
     if pointed == tag:
         # A save over an older one of the same tag leaves the pointer as it was until rank 0's end.
         # The files of the other ranks may come after it.
         pointer = disk.sizes_of(os.path.join(above, POINTER)).get(POINTER)
-        doubts.append(formats.stale_words(POINTER, pointer, files, _OF_RANK_0.match))
+        doubt = formats.stale_words(POINTER, pointer, files, _OF_RANK_0.match)
     elif not count:
         # Without ZeRO the model states hold the optimizer; with it the shards come after them.
-        doubts.append(f"no optimizer shards, and {POINTER} does not say that the save has ended")
-    parts = torch_zip.parts(path, files, limits)
-    shards = f"all {count} optimizer shards and " if count else ""
-    why = f"{shards}the model {'are' if count else 'is'} there"
-    return formats.of_parts(parts, limits.level, why, doubts)
+        doubt = f"no optimizer shards, and {POINTER} does not say that the save has ended"
+    why = f"all {count} optimizer shards and the model are there" if count else "the model is there"
+    parts = torch_zip.parts(path, filter(belongs, files), limits)
+    return formats.of_parts(parts, limits.level, why, (doubt,))
 
 
 def _check_shards(files: disk.Sizes, world_size: int | None) -> int:
     """How many optimizer shards there are; each model-parallel part has the same ranks."""
     ranks: dict[tuple[str, int], set[int]] = {}
-    sizes: dict[str, int] = {}  # of the optimizer's
-    for name, (size, _) in files.items():
+    sizes: dict[int, str] = {}  # of the optimizer's, in bytes
+    count = 0
+    for name in files:
         if match := _SHARD.match(name):
             key = (match["kind"], int(match["model"]))
             ranks.setdefault(key, set()).add(int(match["rank"]))
             if match["kind"] == "optim":
-                sizes[name] = size
+                count += 1
+                sizes.setdefault(files[name][0], name)
     kinds = {kind for kind, _ in ranks}
     if "model" not in kinds and not any(map(_MODEL.match, files)):
-        raise disk.DamagedError("the model states are missing")
+        raise DamagedError("the model states are missing")
     expected = max((max(found) + 1 for found in ranks.values()), default=0)
     parts = max((model for _, model in ranks), default=-1) + 1
     if world_size is not None and parts and world_size % parts == 0:
@@ -81,18 +80,14 @@ def _check_shards(files: disk.Sizes, world_size: int | None) -> int:
         for model in range(parts):
             lacking = sorted(set(range(expected)) - ranks.get((kind, model), set()))
             if lacking:
-                raise disk.DamagedError(
-                    f"the {kind} states of rank {lacking[0]} (model part {model}) are missing: "
-                    f"{expected} ranks save"
-                )
-    if sizes:
-        small = min(sizes, key=sizes.__getitem__)
-        largest = max(sizes.values())
-        if sizes[small] * _ALIKE < largest:
-            raise disk.DamagedError(
-                f"{small} has {sizes[small]} bytes where others have {largest}: cut short"
-            )
-    return len(sizes)
+                missing = f"the {kind} states of rank {lacking[0]} (model part {model}) are missing"
+                raise DamagedError(f"{missing}: {expected} ranks save")
+    small, largest = min(sizes, default=0), max(sizes, default=0)
+    if small * _ALIKE < largest:
+        raise DamagedError(
+            f"{sizes[small]} has {small} bytes where others have {largest}: cut short"
+        )
+    return count
 
 
 def pointed_at(directory: str) -> str | None:
@@ -105,15 +100,11 @@ def pointed_at(directory: str) -> str | None:
     return tag if disk.is_plain_name(tag) else None
 
 
-def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
-    return formats.a_directory(listing, "deepspeed", listing.sizes(belongs))
-
-
 FORMAT = formats.Format(
     name="deepspeed",
     resume_hint="engine.load_checkpoint(the directory above {checkpoint}, tag=its name); "
     "under a Hugging Face Trainer by itself",
     owns_directory=True,
-    find=_find,
+    find=lambda listing: formats.a_directory(listing, "deepspeed", listing.sizes(belongs)),
     check=lambda candidate, limits: check_directory(candidate.path, candidate.files, limits),
 )

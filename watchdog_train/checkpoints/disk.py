@@ -7,8 +7,8 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from heapq import nlargest
 from itertools import islice
 from math import inf
@@ -43,11 +43,20 @@ Sizes = dict[str, tuple[int, int]]
 
 
 class UnreadableError(Exception):
-    """The file cannot be had; the text says why, in words for a person."""
+    """A file cannot be read; the text says why, in words for a person."""
 
 
 class DamagedError(Exception):
-    """The file was read and is not whole; the text says why."""
+    """The file was read and is not valid; the text says why."""
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Errors of the file system as UnreadableError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise UnreadableError(getattr(error, "strerror", None) or str(error)) from error
 
 
 class Entry(Value):
@@ -75,35 +84,22 @@ class Listing(Value):
 
     def sizes(self, belongs: Callable[[str], object]) -> Sizes:
         """Of the files whose names fit."""
-        return {
-            entry.name: (entry.size, entry.mtime_ns)
-            for entry in self.entries
-            if entry.kind == "file" and belongs(entry.name)
-        }
+        files = (entry for entry in self.entries if entry.kind == "file" and belongs(entry.name))
+        return {entry.name: (entry.size, entry.mtime_ns) for entry in files}
 
 
 def list_directory(path: str, limit: int) -> Listing:
     """The entries of a directory, sorted by name; of more than `limit` the newest.
 
     Names that are not UTF-8 are left out: no event and no answer in JSON could hold them.
-
-    Raises:
-        UnreadableError: not a directory, or no permission.
     """
     entries = []
-    try:
-        with os.scandir(path) as scan:
-            found = list(islice(scan, 10 * limit + 1))
-    except (OSError, ValueError) as error:
-        raise UnreadableError(_words(error)) from error
+    with _in_words(), os.scandir(path) as scan:
+        found = list(islice(scan, 10 * limit + 1))
     for item in found:
-        try:
+        with suppress(OSError, UnicodeEncodeError):  # a dangling link, removed, or not UTF-8
             item.name.encode()
-            link = item.is_symlink()
-            status = item.stat()
-        except (OSError, UnicodeEncodeError):  # a dangling link, removed meanwhile, or not UTF-8
-            continue
-        entries.append(_entry(item.name, status, link))
+            entries.append(_entry(item.name, item.stat(), item.is_symlink()))
     if cut := len(entries) > limit:
         entries = nlargest(limit, entries, key=lambda entry: entry.mtime_ns)
     entries.sort(key=lambda entry: entry.name)
@@ -111,15 +107,9 @@ def list_directory(path: str, limit: int) -> Listing:
 
 
 def list_one(path: str) -> Listing:
-    """The directory of a file as if nothing else were in it, or a directory that is a checkpoint.
-
-    Raises:
-        UnreadableError: it is not there, or no permission.
-    """
-    try:
+    """The folder of a file as if nothing else were in it, or a directory that is a checkpoint."""
+    with _in_words():
         status = os.stat(path)
-    except OSError as error:
-        raise UnreadableError(_words(error)) from error
     if stat.S_ISDIR(status.st_mode):
         return list_directory(path, DIRECTORY_CAP)
     folder, name = os.path.split(path)
@@ -127,43 +117,24 @@ def list_one(path: str) -> Listing:
 
 
 def _entry(name: str, status: os.stat_result, link: bool) -> Entry:
-    kind = _kind(status.st_mode)
+    kind: Literal["file", "directory", "other"] = "other"
+    if stat.S_ISREG(status.st_mode):
+        kind = "file"
+    elif stat.S_ISDIR(status.st_mode):
+        kind = "directory"
     return Entry(name=name, kind=kind, size=status.st_size, mtime_ns=status.st_mtime_ns, link=link)
 
 
-def _kind(mode: int) -> Literal["file", "directory", "other"]:
-    if stat.S_ISREG(mode):
-        return "file"
-    return "directory" if stat.S_ISDIR(mode) else "other"
-
-
-def _words(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
 def open_regular(path: str) -> BinaryIO:
-    """Open a regular file for reading.
-
-    Raises:
-        UnreadableError: missing, not a regular file, or no permission.
-    """
-    try:
+    """Open a regular file for reading; another kind of file is unreadable."""
+    with _in_words():
         return open_read(path, follow=True)
-    except (OSError, ValueError) as error:
-        raise UnreadableError(_words(error)) from error
 
 
 def read_capped(path: str, cap_bytes: int) -> bytes:
-    """The whole file.
-
-    Raises:
-        UnreadableError: as open_regular, or larger than the cap.
-    """
-    with open_regular(path) as file:
-        try:
-            data = file.read(cap_bytes + 1)
-        except OSError as error:
-            raise UnreadableError(_words(error)) from error
+    """The whole file, if it is not larger."""
+    with open_regular(path) as file, _in_words():
+        data = file.read(cap_bytes + 1)
     if len(data) > cap_bytes:
         raise UnreadableError(f"it is larger than the {cap_bytes} bytes that are read of it")
     return data
@@ -175,11 +146,7 @@ def is_plain_name(name: object) -> bool:
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        DamagedError: it does not parse, or nests deeper than the parser goes.
-    """
+    """The value of a JSON text. One that nests deeper than the parser goes is damaged, too."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -187,11 +154,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_json(path: str) -> Any:
-    """The value of a JSON file.
-
-    Raises:
-        DamagedError, UnreadableError: as parse_json and read_capped.
-    """
+    """The value of a JSON file."""
     return parse_json(read_capped(path, JSON_CAP_BYTES))
 
 
@@ -207,16 +170,12 @@ def sizes_of(path: str) -> Sizes:
     pending = [("", 0)]
     while pending and len(sizes) < DIRECTORY_CAP:
         prefix, level = pending.pop()
-        try:
+        with suppress(UnreadableError):
             listing = list_directory(os.path.join(path, prefix), DIRECTORY_CAP - len(sizes))
-        except UnreadableError:
-            continue
-        for entry in listing.entries:
-            name = f"{prefix}{entry.name}"
-            if entry.kind == "file":
-                sizes[name] = (entry.size, entry.mtime_ns)
-            elif entry.kind == "directory" and level < DEPTH and not entry.link:
-                pending.append((f"{name}/", level + 1))
+            sizes |= {f"{prefix}{name}": size for name, size in listing.sizes(bool).items()}
+            if level < DEPTH:
+                found = (one for one in listing.entries if one.kind == "directory" and not one.link)
+                pending += [(f"{prefix}{one.name}/", level + 1) for one in found]
     return sizes
 
 
@@ -235,8 +194,8 @@ class Following:
         """The record with its present path; None where the save is gone, or was written over."""
         if _is_as_noted(save, save.path):
             return save
-        path = self._find(save.path, save.inodes)
-        if path is None or not save.inodes or not _is_as_noted(save, path):
+        path = self._find(save.path, save.inodes) if save.inodes else None
+        if path is None or not _is_as_noted(save, path):
             path = self._find_copy(save) if save.files else None
         if path is None:
             return None
@@ -263,7 +222,7 @@ class Following:
             files, _ = _files_below(self._below, bool, _MOVED_EACH, _MOVED_S, links=True)
             for path, size in files.items():
                 self._moved.setdefault(size, []).append(path)
-        name, noted = _main_file(save)
+        name, noted = max(save.files.items(), key=lambda item: item[1])
         paths = sorted(self._moved.get(noted, ()), key=lambda path: not path.endswith(f"/{name}"))
         if name == os.path.basename(save.path):
             return next(iter(paths), None)
@@ -281,17 +240,12 @@ def _is_as_noted(save: SaveRecord, path: str) -> bool:
     """Whether its main file has the noted size and time: an inode may be used again."""
     if not save.files:
         return os.path.exists(path)
-    name, noted = _main_file(save)
+    name, noted = max(save.files.items(), key=lambda item: item[1])
     file = path if name == os.path.basename(save.path) else os.path.join(path, name)
-    try:
+    with suppress(OSError):
         status = os.stat(file)
-    except OSError:
-        return False
-    return noted == (status.st_size, status.st_mtime_ns)
-
-
-def _main_file(save: SaveRecord) -> tuple[str, tuple[int, int]]:
-    return max(save.files.items(), key=lambda item: item[1])
+        return noted == (status.st_size, status.st_mtime_ns)
+    return False
 
 
 class Present(Value):
@@ -311,16 +265,14 @@ class Present(Value):
         known = {name: size for name, size in files.items() if _is_of_checkpoint(name)}
         if known and all(self.files.get(name) == size for name, size in known.items()):
             return True
-        below = (
-            path[len(root) :].split(os.sep)
-            for root in self.roots
-            if path.startswith(os.path.join(root, ""))
-        )
-        looked = self.complete and any(all(map(_is_entered, parts[1:-1])) for parts in below)
+        roots = [root for root in self.roots if path.startswith(os.path.join(root, ""))]
+        above = [path[len(root) :].split(os.sep)[1:-1] for root in roots]
+        looked = self.complete and any(all(map(is_entered, names)) for names in above)
         return False if looked else None
 
 
-def _is_entered(name: str) -> bool:
+def is_entered(name: str) -> bool:
+    """Whether a directory of this name may hold checkpoints of a training."""
     return not name.startswith(".") and name not in SKIP
 
 
@@ -361,7 +313,7 @@ def _files_below(
                 if item.is_dir(follow_symlinks=links):
                     deep = deep or depth >= _PRESENT_DEPTH
                     path = os.path.realpath(item.path) if item.is_symlink() else item.path
-                    if depth < _PRESENT_DEPTH and _is_entered(item.name) and path not in seen:
+                    if depth < _PRESENT_DEPTH and is_entered(item.name) and path not in seen:
                         seen.add(path)
                         pending.append((path, depth + 1))
                 elif fits(item.path) and item.is_file(follow_symlinks=False):

@@ -13,7 +13,7 @@ from itertools import zip_longest
 
 from watchdog_train.checkpoints import disk, torch_zip
 from watchdog_train.checkpoints.formats import Candidate
-from watchdog_train.checkpoints.registry import BY_NAME, OURS, Formats
+from watchdog_train.checkpoints.registry import OURS, Formats
 from watchdog_train.core.model import SaveRecord, Value
 
 DEPTH = 3
@@ -36,9 +36,9 @@ class Found(Value):
     directories: tuple[str, ...]
     """Those that exist and were looked at."""
     problem: str | None
-    broken: bool = False
+    broken: bool
     """A place gave an error other than "not there" and "not allowed": it may hold checkpoints."""
-    cut: bool = False
+    cut: bool
     """There was more than was looked at."""
 
 
@@ -59,9 +59,7 @@ def place_options(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
 def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
     """The directories among place_options(), each once."""
     paths = place_options(argv, cwd)
-    return tuple(
-        dict.fromkeys(os.path.dirname(path) if os.path.isfile(path) else path for path in paths)
-    )
+    return tuple(dict.fromkeys(os.path.dirname(p) if os.path.isfile(p) else p for p in paths))
 
 
 def places(
@@ -70,10 +68,10 @@ def places(
     """Every directory to look in, the best known first, each once."""
     found = [os.path.normpath(os.path.join(cwd, directory)) for directory in directories]
     for record in saves:
-        found.append(record.output_dir or os.path.dirname(record.path))
-        found.append(os.path.dirname(record.path))
+        folder = os.path.dirname(record.path)
+        found += [record.output_dir or folder, folder]
     found += directories_in_arguments(argv, cwd)
-    return tuple(dict.fromkeys(path for path in found if os.path.isabs(path)))
+    return tuple(dict.fromkeys(filter(os.path.isabs, found)))
 
 
 def find_candidates(
@@ -96,7 +94,7 @@ def find_candidates(
     candidates: dict[str, Candidate] = {}
     seen: set[tuple[int, int]] = set()
     left, problem, broken, cut = limit, None, False, False
-    while pending:
+    while pending and not cut:
         directory, depth, linked = pending.popleft()
         try:
             status = os.stat(directory)
@@ -115,14 +113,17 @@ def find_candidates(
         if left <= 0 or (listing.cut and not linked):
             problem = f"only the newest {limit} entries were looked at, up to {directory}"
             cut = True
-            break
-        if not owned and not linked and depth < most_depth:
-            pending.extend(_below(listing, depth))
-    places = _inside(looked)
-    known = _inside(path for path, one in candidates.items() if one.format in BY_NAME)
+        elif not owned and not linked and depth < most_depth:
+            inside = [one for one in listing.entries if one.kind == "directory"]
+            # Real ones first, so that a link to one is the duplicate.
+            for one in sorted(inside, key=lambda entry: entry.link):
+                if disk.is_entered(one.name):
+                    pending.append((os.path.join(directory, one.name), depth + 1, one.link))
+    within = _inside(looked)
+    known = _inside(path for path, one in candidates.items() if one.format in OURS.by_name)
     for save in noted:
         (path,) = _inside((save.path,))
-        if path.startswith(known) or not path.startswith(places):
+        if path.startswith(known) or not path.startswith(within):
             continue
         with suppress(disk.UnreadableError):
             listing = disk.list_one(save.path)
@@ -165,15 +166,7 @@ def _candidates_of(
         if linked and not item.owns_directory:
             continue
         own = item.find(listing)
-        if own and item.owns_directory and item.name in BY_NAME:
+        if own and item.owns_directory and item.name in OURS.by_name:
             return list(own), True
         found += own
     return found, False
-
-
-def _below(listing: disk.Listing, depth: int) -> Iterable[tuple[str, int, bool]]:
-    """The directories to look at next; real ones first, so that a link to one is the duplicate."""
-    directories = [entry for entry in listing.entries if entry.kind == "directory"]
-    for entry in sorted(directories, key=lambda entry: entry.link):
-        if not entry.name.startswith(".") and entry.name not in disk.SKIP:
-            yield os.path.join(listing.path, entry.name), depth + 1, entry.link

@@ -1,4 +1,7 @@
-"""What every format answers: where its checkpoints are, which is newest, whether one is whole."""
+"""What every format answers: which checkpoints a directory holds, and whether one is valid.
+
+A check raises DamagedError or UnreadableError, of which judged() makes a verdict.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from watchdog_train.checkpoints.disk import (
     sizes_of,
 )
 from watchdog_train.checkpoints.names import number_in_name
-from watchdog_train.core.model import Value
+from watchdog_train.core.model import Value, Whose
 
 Level = Literal["quick", "full"]
+Numbers = tuple[int | None, int | None]
+"""Step and epoch of a candidate."""
 
 
 class Candidate(Value):
@@ -31,14 +36,17 @@ class Candidate(Value):
     files: Sizes
     noted: tuple[int, float] | None = None
     """Attempt and time of the save that the hook noted."""
-    counters: dict[str, int] | None = None
-    """Step and epoch in its dictionary, by their names; None: nobody has looked."""
-    is_weights: bool = False
-    """Its dictionary holds weights and nothing else of a training."""
-    stage: int = 0
-    """Which training into its directory has written it, 0 where that is not known."""
+    recorded: bool | None = None
+    """Whether its files are as the hook noted them; None: it has noted none."""
+    whose: Whose = Whose()
     of_running: bool = False
     """Of the training that ran when the attempt ended."""
+    counters: dict[str, int] | None = None
+    """Step and epoch in its dictionary, by their names; None: not read."""
+    is_weights: bool = False
+    """Its dictionary holds weights and nothing else of a training."""
+    copy_of: str | None = None
+    """The torn file whose kept copy this is."""
 
     @property
     def mtime_ns(self) -> int:
@@ -47,7 +55,7 @@ class Candidate(Value):
 
 
 class Verdict(Value):
-    """Whether a checkpoint is whole. None: cannot be told."""
+    """Whether a checkpoint is valid. None: cannot be told."""
 
     whole: bool | None
     why: str
@@ -74,13 +82,9 @@ class Format(Value):
     find: Callable[[Listing], tuple[Candidate, ...]]
     """The checkpoints in a directory, or the directory itself if it is one."""
     check: Callable[[Candidate, Limits], Verdict]
-    """Whether it is whole: see `judged`. Never unpickles, never writes."""
+    """Whether it is valid: see `judged`. Never unpickles, never writes."""
     key: Callable[[Candidate], tuple[int, ...]] | None = None
-    """The higher, the newer, as the framework orders them; None: see checkpoints.registry."""
-
-
-Numbers = tuple[int | None, int | None]
-"""Step and epoch of a candidate."""
+    """The higher, the newer, as the framework orders them; None: see checkpoints.order."""
 
 
 def a_file(listing: Listing, entry: Entry, name: str, numbers: Numbers) -> Candidate:
@@ -107,12 +111,10 @@ def numbered_directory(
     listing: Listing, name: str, directory: re.Pattern[str], familiar: re.Pattern[str]
 ) -> tuple[Candidate, ...]:
     """The directory itself, if its name and what is in it are the framework's."""
-    match = directory.match(os.path.basename(listing.path))
-    names = listing.names
+    match, names = directory.match(os.path.basename(listing.path)), listing.names
     if match is None or (names and not any(map(familiar.match, names))):
         return ()
-    step = int(match[1])
-    return a_directory(listing, name, sizes_of(listing.path), (step, None))
+    return a_directory(listing, name, sizes_of(listing.path), (int(match[1]), None))
 
 
 def by_step(candidate: Candidate) -> tuple[int, ...]:
@@ -137,12 +139,9 @@ _WITHOUT_CHECKSUMS = (".safetensors", ".json")
 def of_parts(
     parts: Iterable[Part], level: Level, why: str, doubts: Iterable[str | None] = ()
 ) -> Verdict:
-    """The verdict on a checkpoint of several parts, looked into as deep as the least of them.
+    """The verdict on a checkpoint of several parts; its level is the lowest of theirs.
 
-    `why` is said where all are whole.
-
-    Raises:
-        DamagedError: one of them is not whole; the text names it.
+    `why` is said where all are valid. A DamagedError names the part that is not.
     """
     found = list(filter(None, doubts))
     for name, check in parts:
@@ -158,22 +157,14 @@ def of_parts(
 
 
 def refuse_unfinished(files: Iterable[str]) -> None:
-    """A file that is renamed once it is complete is not.
-
-    Raises:
-        DamagedError: there is one.
-    """
+    """A file that is renamed once it is complete still has its first name."""
     unfinished = sorted(name for name in files if name.endswith(".tmp"))
     if unfinished:
         raise DamagedError(f"{unfinished[0]} is there: a file that was still being written")
 
 
 def refuse_missing_ranks(ranks: set[int], least: int, name: str) -> None:
-    """Every rank has saved its own file, `name` with a {} for the rank.
-
-    Raises:
-        DamagedError: one has not.
-    """
+    """One of the ranks has not saved its own file, `name` with a {} for the rank."""
     expected = max(*ranks, least - 1) + 1
     lacking = sorted(set(range(expected)).difference(ranks))
     if lacking:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
@@ -12,6 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from watchdog_train.checkpoints import deepspeed, disk, formats, sharded, torch_zip
+from watchdog_train.checkpoints.disk import DamagedError
 from watchdog_train.checkpoints.pickle_head import words_of
 
 WITNESS = "trainer_state.json"
@@ -46,83 +46,71 @@ _ARGUMENTS_CAP_BYTES = 4 * 1024 * 1024
 def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
     """Every rule of a complete save, cheapest first; a stale witness is looked at in depth."""
     path, files = candidate.path, candidate.files
-    _check_names(path, files)
-    _check_witness(path, candidate.step)
+    if os.path.basename(path).startswith("tmp-"):
+        raise DamagedError("by its name a save that has not finished")
+    if _MARKER in files:
+        raise DamagedError(f"{_MARKER} is there: the save has not finished")
+    formats.refuse_unfinished(files)
+    _check_witness(os.path.join(path, WITNESS), candidate.step)
     ranks = {int(match[1]) for name in files if (match := _RANK.match(name))}
     if ranks:
         # A single process writes rng_state.pth, so numbered files come from at least two ranks.
         formats.refuse_missing_ranks(ranks, max(limits.world_size or 1, 2), "rng_state_{}.pth")
-    doubt = _check_resume_set(path, files)
+    doubt = _check_resume_set(path, set(files))
     # A save that began over a complete older one leaves the old witness, and looks complete.
     stale = formats.stale_words(WITNESS, files[WITNESS], files, _DATA.match)
     if stale:
         limits = msgspec.structs.replace(limits, level="full")
     optimizer = "" if "optimizer.pt" in files else " (model only: the optimizer starts afresh)"
     why = f"trainer state, weights and resume set agree{optimizer}"
-    settings: list[formats.Part] = [
+    read: list[formats.Part] = [
         (name, partial(_read, path, name)) for name in _READ_ON_RESUME if name in files
     ]
-    parts = (*sharded.parts(path, files, _BY_TORCH_SAVE, limits), *settings)
+    parts = (*sharded.parts(path, files, _BY_TORCH_SAVE, limits), *read)
     return formats.of_parts(parts, limits.level, why, (stale, doubt))
 
 
-def _check_names(path: str, files: Iterable[str]) -> None:
-    if os.path.basename(path).startswith("tmp-"):
-        raise disk.DamagedError("by its name a save that has not finished")
-    if _MARKER in files:
-        raise disk.DamagedError(f"{_MARKER} is there: the save has not finished")
-    formats.refuse_unfinished(files)
-
-
 def _check_witness(path: str, step: int | None) -> None:
-    where = os.path.join(path, WITNESS)
-    if not os.path.lexists(where):
-        raise disk.DamagedError(f"{WITNESS} is missing, which is written last")
+    if not os.path.lexists(path):
+        raise DamagedError(f"{WITNESS} is missing, which is written last")
     try:
-        state = disk.read_json(where)
-    except disk.DamagedError as error:
-        raise disk.DamagedError(f"{WITNESS}: {error}") from error
+        state = disk.read_json(path)
+    except DamagedError as error:
+        raise DamagedError(f"{WITNESS}: {error}") from error
     found = state.get("global_step") if isinstance(state, dict) else None
     if type(found) is not int or found != step:
-        raise disk.DamagedError(f"{WITNESS} says step {str(found)[:40]}, the directory {step}")
+        raise DamagedError(f"{WITNESS} says step {str(found)[:40]}, the directory {step}")
 
 
-def _check_resume_set(path: str, files: Iterable[str]) -> str | None:
+def _check_resume_set(path: str, names: set[str]) -> str | None:
     """Weights, optimizer, scheduler and random state are all there; why that is open."""
-    names = set(files)
-    _check_adapters(names)
+    for name in sorted(names):  # PEFT reads the settings of an adapter before its weights
+        folder, slash, file = name.rpartition("/")
+        settings = f"{folder}{slash}adapter_config.json"
+        if _ADAPTER.match(file) and settings not in names:
+            raise DamagedError(f"{settings} is missing beside {name}")
     tags = {name.partition("/")[0] for name in names if name.startswith("global_step")}
     in_shards = sharded.is_inside(names) or any(map(_SHARDED_FILE.match, names))
     wanted = ["optimizer.pt", "scheduler.pt"]
     if in_shards:
         wanted = [] if tags else ["scheduler.pt"]
     elif not any(map(_WEIGHTS.match, names)):
-        raise disk.DamagedError("the weights are missing")
+        raise DamagedError("the weights are missing")
     if tags and deepspeed.pointed_at(path) not in tags:
         # Without the pointer DeepSpeed loads nothing.
-        raise disk.DamagedError(f"{deepspeed.POINTER} does not name {max(tags)}")
+        raise DamagedError(f"{deepspeed.POINTER} does not name {max(tags)}")
     lacking = [name for name in wanted if name not in names]
     if not any(name.startswith("rng_state") for name in names):
         lacking.append("rng_state.pth")
-    if in_shards and not (tags or any(name.startswith("optimizer_") for name in names)):
-        return None
-    if not lacking:
+    has_optimizer = tags or any(name.startswith("optimizer_") for name in names)
+    if not lacking or (in_shards and not has_optimizer):
         return None
     model_only = _saves_only_model(path) if len(lacking) == 3 else False
     if model_only is False:
-        raise disk.DamagedError(f"{lacking[0]} is missing")
+        raise DamagedError(f"{lacking[0]} is missing")
     if model_only is None:
         return "it holds only a model, and training_args.bin does not tell whether that is all"
     return None
-
-
-def _check_adapters(names: set[str]) -> None:
-    """PEFT reads the settings of an adapter before its weights."""
-    for name in sorted(names):
-        folder, _, file = name.rpartition("/")
-        settings = f"{folder}/adapter_config.json" if folder else "adapter_config.json"
-        if _ADAPTER.match(file) and settings not in names:
-            raise disk.DamagedError(f"{settings} is missing beside {name}")
 
 
 def _saves_only_model(path: str) -> bool | None:
@@ -130,7 +118,7 @@ def _saves_only_model(path: str) -> bool | None:
     try:
         with closing(torch_zip.OpenZip(os.path.join(path, "training_args.bin"))) as archive:
             words = words_of(archive.read_member("/data.pkl", _ARGUMENTS_CAP_BYTES))
-    except (disk.DamagedError, disk.UnreadableError, OSError, ValueError):
+    except (DamagedError, disk.UnreadableError, OSError, ValueError):
         return None
     pairs = pairwise(words)
     found = (said for word, said in pairs if word == "save_only_model" and isinstance(said, bool))

@@ -18,7 +18,6 @@ _VERSION_KEY = "pytorch-lightning_version"
 _OPTIMIZERS = (b"\x10\x00\x00\x00optimizer_states", b"\x8c\x10optimizer_states")
 """The key that a file of weights alone lacks, as protocols 2 and 4 of pickle write it."""
 _PICKLE_CAP_BYTES = 64 * 1024 * 1024
-_CHUNK_BYTES = 1024 * 1024
 
 
 def _holds_only_weights(path: str, head: Head) -> bool:
@@ -26,20 +25,13 @@ def _holds_only_weights(path: str, head: Head) -> bool:
     try:
         with closing(OpenZip(path)) as archive:
             sizes = [m.file_size for m in archive.members if m.filename.endswith("/data.pkl")]
-        left = min(sizes)
-        if left > _PICKLE_CAP_BYTES:
-            return False
         # Not through zipfile, which refuses a file that was saved without checksums.
         with open_regular(path) as file:
             file.seek(head.offset)
-            before = b""
-            while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
-                if any(key in before + chunk for key in _OPTIMIZERS):
-                    return False
-                before, left = chunk[-32:], left - len(chunk)
+            data = file.read(min(*sizes, _PICKLE_CAP_BYTES))
     except (DamagedError, UnreadableError, OSError):
         return False
-    return left == 0
+    return len(data) == min(sizes) and not any(key in data for key in _OPTIMIZERS)
 
 
 def _numbers_of(path: str, head: Head) -> Numbers | None:

@@ -6,12 +6,14 @@ have saved, by a plain open for writing, so that a kill can leave it empty.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 
 import msgspec
 
 from watchdog_train.checkpoints import dcp, disk, formats, torch_zip
+from watchdog_train.checkpoints.disk import DamagedError
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _DIRECTORY = re.compile(r"^iter_(\d{7,12})$")
@@ -31,38 +33,34 @@ def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verd
 
 def _check_distributed(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
     if "metadata.json" not in files:
-        raise disk.DamagedError("metadata.json is missing, which is written last")
+        raise DamagedError("metadata.json is missing, which is written last")
     described = disk.read_json(os.path.join(path, "metadata.json"))
     if not isinstance(described, dict) or "sharded_backend" not in described:
-        raise disk.DamagedError("metadata.json does not describe a distributed checkpoint")
+        raise DamagedError("metadata.json does not describe a distributed checkpoint")
     if "common.pt" not in files:
-        raise disk.DamagedError("common.pt is missing")
+        raise DamagedError("common.pt is missing")
     formats.of_parts(torch_zip.parts(path, ("common.pt",), limits), limits.level, "")
     if described["sharded_backend"] != "torch_dist":
         why = f"its shards are of the {str(described['sharded_backend'])[:40]} kind: not checked"
         return formats.Verdict(whole=None, why=why)
-    shards = {name: times for name, times in files.items() if dcp.belongs(name)}
-    return dcp.check_directory(path, shards, limits)
+    return dcp.check_directory(path, files, limits)
 
 
 def _check_parts(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
     """Every tensor and pipeline part has the same files, each a good file of torch.save."""
     parts: dict[tuple[int, int], set[str]] = {}
-    for name in files:
-        match = _PART.match(name)
-        if match is not None:
-            key = (int(match["tensor"]), int(match["pipeline"] or 0))
-            parts.setdefault(key, set()).add(match["name"])
+    for match in filter(None, map(_PART.match, files)):
+        key = (int(match["tensor"]), int(match["pipeline"] or 0))
+        parts.setdefault(key, set()).add(match["name"])
     if not parts:
-        raise disk.DamagedError("no part of the model is in it")
-    tensor = max(key[0] for key in parts) + 1
-    pipeline = max(key[1] for key in parts) + 1
+        raise DamagedError("no part of the model is in it")
     wanted = set().union(*parts.values()) | {_MAIN}
-    for key in ((one, other) for one in range(tensor) for other in range(pipeline)):
-        lacking = sorted(wanted - parts.get(key, set()))
+    tensors, pipelines = (range(max(numbers) + 1) for numbers in zip(*parts, strict=True))
+    for tensor, pipeline in itertools.product(tensors, pipelines):
+        lacking = sorted(wanted - parts.get((tensor, pipeline), set()))
         if lacking:
-            where = f"tensor part {key[0]}, pipeline part {key[1]}"
-            raise disk.DamagedError(f"{lacking[0]} of {where} is missing")
+            where = f"tensor part {tensor}, pipeline part {pipeline}"
+            raise DamagedError(f"{lacking[0]} of {where} is missing")
     checks = torch_zip.parts(path, filter(_PART.match, files), limits)
     return formats.of_parts(checks, limits.level, f"all {len(parts)} model parts are there")
 
@@ -80,8 +78,8 @@ def _with_tracker(verdict: formats.Verdict, candidate: formats.Candidate) -> for
         why = f"{verdict.why}; {TRACKER} is empty or damaged: it has to be corrected by hand"
         return msgspec.structs.replace(verdict, why=why)
     if int(text) < step:
-        why = f"{TRACKER} still names iteration {int(text)}: this save had not finished"
-        raise disk.DamagedError(why)
+        named = f"{TRACKER} still names iteration {int(text)}"
+        raise DamagedError(f"{named}: this save had not finished")
     stale = formats.stale_words(TRACKER, disk.sizes_of(tracker).get(TRACKER), candidate.files)
     if stale and int(text) == step:
         return msgspec.structs.replace(verdict, whole=None, why=stale)

@@ -8,15 +8,11 @@ import pickletools
 import re
 import struct
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from heapq import nlargest
 from typing import Any
 
-from watchdog_train.checkpoints.disk import (
-    DamagedError,
-    Listing,
-    UnreadableError,
-    open_regular,
-)
+from watchdog_train.checkpoints.disk import DamagedError, Listing, UnreadableError, open_regular
 from watchdog_train.checkpoints.formats import Candidate, Numbers, a_file
 from watchdog_train.checkpoints.torch_zip import OpenZip
 from watchdog_train.client.layout import EPOCH_NAMES, MOST_COUNTED, STEP_NAMES
@@ -45,10 +41,8 @@ class Head(Value):
 
     def number_after(self, key: str) -> int | None:
         """The whole number that follows the first such word, None when there is none."""
-        for word, following in zip(self.words, self.words[1:], strict=False):
-            if word == key and type(following) is int:
-                return following
-        return None
+        pairs = itertools.pairwise(self.words)
+        return next((after for word, after in pairs if word == key and type(after) is int), None)
 
     def has_in_turn(self, key: str, other: str) -> bool:
         """Whether one key, its number and the other key follow each other."""
@@ -89,13 +83,10 @@ def known_by_head(
 
     `numbers_of` gives step and epoch of a file, None where it is none of the format's.
     """
-    entries = [
-        entry
-        for entry in sorted(listing.entries, key=lambda entry: -entry.mtime_ns)
-        if entry.kind == "file" and entry.name.endswith(suffixes) and entry.name[0] != "."
-    ]
+    files = [one for one in listing.entries if one.kind == "file" and one.name[0] != "."]
+    entries = [one for one in files if one.name.endswith(suffixes)]
     found = []
-    for entry in entries[:_EXAMINED_CAP]:
+    for entry in nlargest(_EXAMINED_CAP, entries, key=lambda entry: entry.mtime_ns):
         path = os.path.join(listing.path, entry.name)
         head = read_head(path)
         numbers = numbers_of(path, head) if head is not None else None
@@ -112,12 +103,10 @@ def words_of(data: bytes, most: int | None = None) -> tuple[Any, ...]:
     middle, or is damaged, is no error.
     """
     words = []
-    try:
+    with suppress(ValueError, LookupError, struct.error, OverflowError):
         for opcode, argument, _ in itertools.islice(pickletools.genops(data), most):
             if "PUT" not in opcode.name and opcode.name != "MEMOIZE":
                 words.append(_BOOLEANS.get(opcode.name, argument))
-    except (ValueError, LookupError, struct.error, OverflowError):
-        pass
     return tuple(words)
 
 
@@ -131,12 +120,9 @@ def contents(path: str) -> tuple[dict[str, int], bool]:
             found = _top_values(archive.read_member("/data.pkl", _PICKLE_BYTES))
     except (DamagedError, UnreadableError, OSError, ValueError, LookupError, RuntimeError):
         return {}, False
-    numbers = {name: found[name] for name in (*STEP_NAMES, *EPOCH_NAMES) if name in found}
-    counted = {
-        name: number
-        for name, number in numbers.items()
-        if type(number) is int and 0 <= number < MOST_COUNTED
-    }
+    numbers = {name: found.get(name) for name in (*STEP_NAMES, *EPOCH_NAMES)}
+    ints = {name: number for name, number in numbers.items() if type(number) is int}
+    counted = {name: number for name, number in ints.items() if 0 <= number < MOST_COUNTED}
     is_full = any(map(_OF_TRAINING.search, found))
     return counted, bool(found) and not counted and not is_full
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from watchdog_train.checkpoints import lightning
 from watchdog_train.checkpoints.disk import Following, Sizes
 from watchdog_train.checkpoints.formats import Candidate
-from watchdog_train.checkpoints.lightning import NAME as LIGHTNING_NAME
 from watchdog_train.checkpoints.pickle_head import is_behind, step_of
 from watchdog_train.core.model import SaveRecord, Value, Whose
 
@@ -36,10 +36,9 @@ class Records:
         self._lost: dict[tuple[int, int], SaveRecord] = {}
         self._anew: set[str] = set()
         self._running = running
-        following = Following(below)
         self.gone: dict[str, float] = {}
         """Paths of saves that are nowhere, each with its time in Unix seconds."""
-        present: dict[str, SaveRecord] = {}
+        following, present = Following(below), dict[str, SaveRecord]()
         for record in sorted(saves, key=lambda item: (item.attempt, item.t)):
             path = _real(record.path)
             last = self._newest.get(path)
@@ -58,7 +57,35 @@ class Records:
         """The records of saves that are there unchanged, each with its present path."""
         self._newest |= present
 
-    def of(self, candidate: Candidate) -> SaveRecord | None:
+    def counts_anew(self, path: str) -> bool:
+        """Whether the count in this file has fallen within an attempt: for each fold, say."""
+        # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
+        return any(each.startswith(_real(path)) for each in self._anew)
+
+    def known(self, candidate: Candidate) -> Candidate:
+        """The candidate with what its record tells: step, training, and that there is one."""
+        record = self._of(candidate)
+        recorded = self._covers(record, candidate)
+        whose = self._whose(record if recorded else None, candidate)
+        home = _real(whose.home or os.path.dirname(candidate.path))
+        has_files = record is not None and bool(record.files)
+        candidate = msgspec.structs.replace(
+            candidate,
+            noted=None if record is None else (record.attempt, record.t),
+            recorded=recorded or (False if has_files else None),
+            whose=whose,
+            of_running=self._running is not None and home == _real(self._running.home),
+        )
+        if record is None or candidate.recorded is False:  # it is about what the file held before
+            return candidate
+        steps = (step_of(record.counters), record.step, candidate.step)
+        return msgspec.structs.replace(
+            candidate,
+            step=next((step for step in steps if step is not None), None),
+            counters=record.counters or None,
+        )
+
+    def _of(self, candidate: Candidate) -> SaveRecord | None:
         """The record of a checkpoint, also when that has changed since."""
         record = self._newest.get(_real(candidate.path))
         if candidate.files and (record is None or not _unchanged(record.files, candidate.files)):
@@ -68,82 +95,37 @@ class Records:
                 return moved
         return record
 
-    def counts_anew(self, path: str) -> bool:
-        """Whether the count in this file has fallen within an attempt: for each fold, say."""
-        # A file that is renamed once it is complete is called ckpt.pt.tmp or so.
-        return any(each.startswith(_real(path)) for each in self._anew)
-
-    def covers(self, candidate: Candidate) -> bool:
+    def _covers(self, record: SaveRecord | None, candidate: Candidate) -> bool:
         """Whether every file is exactly as it was when the save had ended."""
-        record = self.of(candidate)
-        if record is not None:
-            return bool(record.files) and _unchanged(record.files, candidate.files)
-        # Shards of one checkpoint are noted one by one.
-        folder = _real(candidate.path)
-        records = [self._newest.get(os.path.join(folder, name)) for name in candidate.files]
+        records = [record]
+        if record is None:  # shards of one checkpoint are noted one by one
+            folder = _real(candidate.path)
+            records = [self._newest.get(os.path.join(folder, name)) for name in candidate.files]
         return bool(records) and all(
             item is not None and bool(item.files) and _unchanged(item.files, candidate.files)
             for item in records
         )
 
-    def whose(self, candidate: Candidate) -> Whose:
-        """The training that wrote it.
+    def _whose(self, record: SaveRecord | None, candidate: Candidate) -> Whose:
+        """The training that wrote it: the one of the record of its unchanged files, if any.
 
         A directory that a later training has written over is not the recorded one's any more; and
-        a process that dies between a save and its record leaves a whole checkpoint of which
-        nobody says whose it is. Then time tells, where the training that ran last is known.
+        a process that dies between a save and its record leaves a valid checkpoint without one.
+        Then the others in its folder tell, if they agree, or the time.
         """
-        record = self.of(candidate)
-        if record is not None and self.covers(candidate):
+        if record is not None:
             return _writer(record)
-        if candidate.format == LIGHTNING_NAME:
-            return self._beside(candidate)
-        return Whose(nth=self._nth_by_time(candidate))
-
-    def _beside(self, candidate: Candidate) -> Whose:
-        """What the others in that directory tell, if they agree."""
         folder = os.path.dirname(_real(candidate.path))
-        beside = {
-            _writer(record)
-            for path, record in self._newest.items()
-            if os.path.dirname(path) == folder and record.format == LIGHTNING_NAME
-        }
-        return beside.pop() if len(beside) == 1 else Whose()
-
-    def _nth_by_time(self, candidate: Candidate) -> int | None:
-        folder = os.path.dirname(_real(candidate.path))
-        running = self._running
-        others = sorted(
-            (record.t, record.nth)
-            for path, record in self._newest.items()
-            if os.path.dirname(path) == folder and record.nth is not None
-        )
-        saved_at = candidate.mtime_ns / 1e9
+        beside = [one for path, one in self._newest.items() if os.path.dirname(path) == folder]
+        if candidate.format == lightning.NAME:
+            writers = {_writer(one) for one in beside if one.format == lightning.NAME}
+            return writers.pop() if len(writers) == 1 else Whose()
+        others = sorted((one.t, one.nth) for one in beside if one.nth is not None)
+        saved_at, running = candidate.mtime_ns / 1e9, self._running
         is_last = not others or others[-1][0] < saved_at
         if running is not None and is_last and _real(running.home) == folder:
-            return running.nth
-        before = [nth for t, nth in others if t <= saved_at]
-        return before[-1] if before else None
-
-    def known(self, candidate: Candidate) -> Candidate:
-        """The candidate with what its record tells: step, training, and that there is one."""
-        record = self.of(candidate)
-        whose = self.whose(candidate)
-        home = whose.home or os.path.dirname(candidate.path)
-        is_running = self._running is not None and _real(home) == _real(self._running.home)
-        candidate = msgspec.structs.replace(candidate, stage=whose.nth or 0, of_running=is_running)
-        if record is None:
-            return candidate
-        noted = (record.attempt, record.t)
-        if record.files and not self.covers(candidate):  # it is about what the file held before
-            return msgspec.structs.replace(candidate, noted=noted)
-        step = record.step if step_of(record.counters) is None else step_of(record.counters)
-        return msgspec.structs.replace(
-            candidate,
-            noted=noted,
-            step=candidate.step if step is None else step,
-            counters=record.counters or None,
-        )
+            return Whose(nth=running.nth)
+        return Whose(nth=next((nth for t, nth in reversed(others) if t <= saved_at), None))
 
 
 def _writer(record: SaveRecord) -> Whose:

@@ -1,11 +1,10 @@
-"""The known checkpoint formats, ours and those of installed packages, and the order of newest."""
+"""The known checkpoint formats: ours, and those that installed packages add."""
 
 from __future__ import annotations
 
-import heapq
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,25 +21,26 @@ from watchdog_train.checkpoints import (
     torch_zip,
     vision,
 )
-from watchdog_train.checkpoints.disk import DEPTH, Listing, sizes_of
-from watchdog_train.checkpoints.formats import (
-    Candidate,
-    Format,
-    Limits,
-    Verdict,
-    by_step,
-    judged,
-)
-from watchdog_train.checkpoints.names import numbers_of
-from watchdog_train.checkpoints.pickle_head import step_of
-from watchdog_train.client.layout import EPOCH_NAMES
+from watchdog_train.checkpoints.disk import Listing, sizes_of
+from watchdog_train.checkpoints.formats import Candidate, Format, Limits, Verdict, by_step, judged
 from watchdog_train.plugins import CALL_S, PluginError, Plugins, called
 
 GROUP = "watchdog_train.checkpoints"
 """Entry points of other packages, each of which names one Format."""
 FOREIGN_S = 10.0
 """For all calls of a format of another package in one scan; whole files take time of their own."""
-FORMATS: tuple[Format, ...] = (
+
+
+class Formats(NamedTuple):
+    """What a scan looks for."""
+
+    by_name: Mapping[str, Format]
+    """Ours first."""
+    warnings: list[str]
+    """About those of other packages; one that fails during the scan adds its own."""
+
+
+_OURS = (
     hf.FORMAT,
     lightning.FORMAT,
     accelerate.FORMAT,
@@ -53,25 +53,13 @@ FORMATS: tuple[Format, ...] = (
     safetensors.FORMAT,
 )
 """In order of what a training can go on from: a framework's full state before single files."""
-BY_NAME = {item.name: item for item in FORMATS}
-
-
-class Formats(NamedTuple):
-    """What a scan looks for."""
-
-    by_name: Mapping[str, Format]
-    """Ours first."""
-    warnings: list[str]
-    """About those of other packages; one that fails during the scan adds its own."""
-
-
-OURS = Formats(BY_NAME, [])
+OURS = Formats({item.name: item for item in _OURS}, [])
 
 
 def all_formats() -> Formats:
     """Ours, and those of installed packages. Only the process of a scan loads these."""
     plugins = Plugins(GROUP, "checkpoint formats")
-    known = dict(BY_NAME)
+    known = dict(OURS.by_name)
     for package, _, item in plugins.load():
         if not isinstance(item, Format) or not isinstance(item.name, str):
             plugins.warn(package, f"the entry point names a {type(item).__name__}, not a Format")
@@ -129,98 +117,3 @@ def _foreign(item: Format, listing: Listing) -> Iterator[Candidate]:
         files = sizes_of(one.path)
         if files:
             yield msgspec.convert({**told, "files": files}, Candidate)
-
-
-_LOOSE = (torch_zip.NAME, safetensors.NAME)
-"""Single files of a loop of the user's own."""
-
-
-def newest_first(candidates: Iterable[Candidate], formats: Formats = OURS) -> tuple[Candidate, ...]:
-    """All candidates, newest first.
-
-    A framework orders its own within one directory, and between directories the newest decides.
-    """
-    known = list(formats.by_name)
-    candidates = list(candidates)
-    foreign = {one.path for one in candidates if one.format not in BY_NAME}
-    groups: dict[tuple[str, str], list[Candidate]] = {}
-    for one in candidates:
-        key = (one.format, os.path.dirname(one.path))
-        if one.format in _LOOSE:
-            # A file in a checkpoint of another package is a part of it: better than nothing.
-            key = ("", "" if foreign.isdisjoint(_above(one.path)) else "parts")
-        groups.setdefault(key, []).append(one)
-    ordered = sorted(
-        groups.items(),
-        key=lambda item: (
-            item[0] == ("", "parts"),
-            # What hooks have seen being saved is this training's; a folder beside it may not be.
-            not any(one.noted for one in item[1]),
-            not any(one.of_running for one in item[1]),
-            min(known.index(one.format) for one in item[1]),
-            -max(one.mtime_ns for one in item[1]),
-        ),
-    )
-    return tuple(one for _, group in ordered for one in _in_order(group, formats))
-
-
-def _above(path: str) -> Iterator[str]:
-    for _ in range(DEPTH + 1):
-        path = os.path.dirname(path)
-        yield path
-
-
-def _in_order(group: list[Candidate], formats: Formats) -> list[Candidate]:
-    """One group, newest first; what other trainings have saved comes last."""
-    framework = formats.by_name[group[0].format].key
-    rest = [one for one in group if not one.noted]
-    if framework is not None:
-        strangers = _of_others(group, rest)
-        found = sorted(group, key=framework, reverse=True)
-        # A second training into one directory is newer than the first, whatever its steps.
-        return sorted(found, key=lambda one: (one.path in strangers, -one.stage))
-    noted = [one for one in group if one.noted]
-    noted.sort(key=lambda one: one.noted or (), reverse=True)
-    # A save is noted at once: what is not, beside some that are, somebody else has written.
-    found = [*noted, *_by_number(rest)]
-    return sorted(found, key=lambda one: one.is_weights or one.format == safetensors.NAME)
-
-
-def _of_others(group: list[Candidate], rest: list[Candidate]) -> frozenset[str]:
-    """Of those that were not noted the ones of other trainings, by path.
-
-    A framework tidies up before the hook is asked: each attempt may be killed between the two.
-    """
-    first = min((one.mtime_ns for one in group if one.noted), default=0)
-    later = [one.path for one in rest if one.mtime_ns > first]
-    attempts = max((one.noted[0] for one in group if one.noted), default=len(later))
-    ours = later if len(later) <= max(attempts, 1) else ()
-    return frozenset(one.path for one in rest).difference(ours)
-
-
-def _by_number(group: list[Candidate]) -> list[Candidate]:
-    """Newest first by what they hold and are called; between unlike ones by time."""
-    keys: dict[str, tuple[object, ...]] = {}
-    chains: dict[object, list[Candidate]] = {}
-    for one in group:
-        folder, name = os.path.split(one.path)
-        above, parent = os.path.split(folder)
-        found, outer = numbers_of(torch_zip.SUFFIX.sub("", name)), numbers_of(parent)
-        has_own = found.dates or found.stages or found.epochs or found.counts
-        where: tuple[str, ...] = (folder,)
-        # step_20/state.pt, epoch_1/step_20.pt; but with run_1/step_20.pt time tells the run.
-        if outer.dates or outer.epochs or outer.steps or (outer.counts and not has_own):
-            where = (above, outer.shape)
-            found = outer.beside(found)
-        counters = one.counters or {}
-        epoch = tuple(counters[name] for name in EPOCH_NAMES if name in counters)[:1]
-        step = step_of(counters)
-        first = (*found.dates, *found.stages, *(epoch or found.epochs))
-        if step is not None:
-            first = (*first, step)
-        shape = (len(first), bool(epoch or found.epochs)) if counters else found.shape
-        chains.setdefault((where, shape), []).append(one)
-        keys[one.path] = (first, found.counts, one.mtime_ns)
-    ordered = (sorted(c, key=lambda one: keys[one.path], reverse=True) for c in chains.values())
-    # Of the first ones of all chains always the newest file.
-    return list(heapq.merge(*ordered, key=lambda one: -one.mtime_ns))

@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 from watchdog_train.checkpoints import disk, formats
+from watchdog_train.checkpoints.disk import DamagedError, UnreadableError
 from watchdog_train.checkpoints.names import number_in_name
 
 NAME = "safetensors"
@@ -25,55 +26,46 @@ _DTYPE_BITS = {
 
 
 def read_tensor_names(path: str) -> frozenset[str]:
-    """The tensors of a file whose header agrees with its size to the byte.
-
-    Raises:
-        DamagedError: cut short, or the header contradicts itself.
-        UnreadableError: missing, or the header is larger than what is read of it.
-    """
+    """The tensors of a file whose header agrees with its size to the byte."""
     with disk.open_regular(path) as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
         prefix = file.read(8)
         if len(prefix) < 8:
-            raise disk.DamagedError(f"cut short: {size_bytes} bytes are less than its length field")
+            raise DamagedError(f"cut short: {size_bytes} bytes are less than its length field")
         (header_bytes,) = struct.unpack("<Q", prefix)
         if header_bytes < 2 or 8 + header_bytes > size_bytes:
-            raise disk.DamagedError(
-                f"cut short: its header claims {header_bytes} bytes, the file has {size_bytes}"
-            )
+            sizes = f"its header claims {header_bytes} bytes, the file has {size_bytes}"
+            raise DamagedError(f"cut short: {sizes}")
         if header_bytes > _HEADER_CAP_BYTES:
-            raise disk.UnreadableError(f"its header of {header_bytes} bytes is too large to read")
+            raise UnreadableError(f"its header of {header_bytes} bytes is too large to read")
         header = disk.parse_json(file.read(header_bytes))
     if not isinstance(header, dict):
-        raise disk.DamagedError("its header is not a table of tensors")
+        raise DamagedError("its header is not a table of tensors")
     spans = sorted(_span(name, entry) for name, entry in header.items() if name != "__metadata__")
     position = 0
     for begin, end, name in spans:
         if begin != position:
-            raise disk.DamagedError(f"a gap or an overlap before tensor {name[:80]!r}")
+            raise DamagedError(f"a gap or an overlap before tensor {name[:80]!r}")
         position = end
-    if 8 + header_bytes + position != size_bytes:
-        raise disk.DamagedError(
-            f"its header describes {8 + header_bytes + position} bytes, the file has {size_bytes}"
-        )
+    told_bytes = 8 + header_bytes + position
+    if told_bytes != size_bytes:
+        raise DamagedError(f"its header describes {told_bytes} bytes, the file has {size_bytes}")
     return frozenset(name for _, _, name in spans)
 
 
 def _span(name: str, entry: Any) -> tuple[int, int, str]:
+    wrong = DamagedError(f"its header is wrong at tensor {name[:80]!r}")
     try:
         begin, end = entry["data_offsets"]
         shape, bits = entry["shape"], _DTYPE_BITS.get(entry["dtype"])
         numbers = (begin, end, *shape)
     except (KeyError, TypeError, ValueError) as error:
-        raise disk.DamagedError(f"its header is wrong at tensor {name[:80]!r}") from error
-    if (
-        not all(type(number) is int and 0 <= number < 2**63 for number in numbers)
-        or len(shape) > 64
-    ):
-        raise disk.DamagedError(f"its header is wrong at tensor {name[:80]!r}")
+        raise wrong from error
+    if len(shape) > 64 or not all(type(one) is int and 0 <= one < 2**63 for one in numbers):
+        raise wrong
     if end < begin or (bits is not None and math.prod(shape) * bits != (end - begin) * 8):
-        raise disk.DamagedError(f"size and shape of tensor {name[:80]!r} disagree")
+        raise DamagedError(f"size and shape of tensor {name[:80]!r} disagree")
     return begin, end, name
 
 
@@ -83,40 +75,28 @@ def check_file(path: str) -> formats.Verdict:
     return formats.Verdict(whole=True, why=f"{why} (the format has no checksum)")
 
 
-def read_index(path: str) -> dict[str, str]:
-    """The weight map of an index: tensor to file name.
-
-    Raises:
-        DamagedError: it does not parse, is no index, or names files outside of its directory.
-        UnreadableError: missing or too large.
-    """
-    index = disk.read_json(path)
-    weights = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(weights, dict) or not weights:
-        raise disk.DamagedError("it has no weight map")
-    for shard in weights.values():
-        if not disk.is_plain_name(shard):
-            raise disk.DamagedError("it names a shard outside of its directory")
-    return weights
-
-
 def check_index(path: str) -> formats.Verdict:
     """Every shard that the index names is there; of safetensors it holds its tensors."""
-    shards: dict[str, set[str]] = {}
-    for tensor, shard in read_index(path).items():
+    index, shards = disk.read_json(path), dict[str, set[str]]()
+    weights = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weights, dict) or not weights:
+        raise DamagedError("it has no weight map")
+    for tensor, shard in weights.items():
+        if not disk.is_plain_name(shard):
+            raise DamagedError("it names a shard outside of its directory")
         shards.setdefault(shard, set()).add(tensor)
     for shard, tensors in sorted(shards.items()):
         where = os.path.join(os.path.dirname(path), shard)
         if not os.path.exists(where):
-            raise disk.DamagedError(f"shard {shard} is missing")
+            raise DamagedError(f"shard {shard} is missing")
         if not shard.endswith(SUFFIX):
             continue  # checked as a file of its own
         try:
             lacking = sorted(tensors - read_tensor_names(where))
-        except (disk.DamagedError, disk.UnreadableError) as error:
+        except (DamagedError, UnreadableError) as error:
             raise type(error)(f"shard {shard}: {error}") from error
         if lacking:
-            raise disk.DamagedError(f"shard {shard}: tensor {lacking[0][:80]!r} is not in it")
+            raise DamagedError(f"shard {shard}: tensor {lacking[0][:80]!r} is not in it")
     why = f"all {len(shards)} shards are there and agree with the index"
     return formats.Verdict(whole=True, why=why)
 
@@ -141,7 +121,7 @@ def _check(candidate: formats.Candidate, _limits: formats.Limits) -> formats.Ver
         stale = formats.stale_words(index, files[index], files, lambda name: name != index)
         return formats.of_parts((), "quick", verdict.why, (stale,))
     if os.path.isdir(candidate.path):
-        raise disk.DamagedError("shards without an index, which is written last")
+        raise DamagedError("shards without an index, which is written last")
     return check_file(candidate.path)
 
 

@@ -17,7 +17,7 @@ _DIRECTORY = re.compile(r"^(pytorch_model(_fsdp)?_\d+|pytorch_model|optimizer_\d
 
 def is_inside(names: Iterable[str]) -> bool:
     """Whether some of these relative names lie in a directory of sharded state."""
-    return any(_DIRECTORY.match(name) for name in names)
+    return any(map(_DIRECTORY.match, names))
 
 
 def parts(
@@ -38,5 +38,4 @@ def parts(
             inside.setdefault(directory, {})[rest] = files[name]
     for directory, content in inside.items():
         of = deepspeed if any(map(deepspeed.belongs, content)) else dcp
-        shards = {name: times for name, times in content.items() if of.belongs(name)}
-        yield directory, partial(of.check_directory, os.path.join(path, directory), shards, limits)
+        yield directory, partial(of.check_directory, os.path.join(path, directory), content, limits)

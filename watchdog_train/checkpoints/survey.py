@@ -1,4 +1,4 @@
-"""Look at the checkpoints of a run: which there are, newest first, and which are whole.
+"""Look at the checkpoints of a run: which there are, newest first, and which are valid.
 
 `python -m watchdog_train.checkpoints.survey request.json` is a child process of the supervisor, so
 that a stuck file system can be given up on. Reads only; nothing is deleted, renamed or unpickled.
@@ -18,27 +18,14 @@ from typing import Literal
 
 import msgspec
 
-from watchdog_train.checkpoints.disk import (
-    JSON_CAP_BYTES,
-    Present,
-    named_directories,
-    sizes_of,
-)
+from watchdog_train.checkpoints import disk, torch_zip
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
+from watchdog_train.checkpoints.order import newest_first
 from watchdog_train.checkpoints.pickle_head import contents, counters, is_behind, step_of
 from watchdog_train.checkpoints.records import Records, Running
-from watchdog_train.checkpoints.registry import OURS, Formats, all_formats, newest_first
-from watchdog_train.checkpoints.torch_zip import NAME as TORCH_NAME
-from watchdog_train.core.model import (
-    CheckpointFinding,
-    KeptCopy,
-    SaveRecord,
-    ScanLevel,
-    Survey,
-    Value,
-    Whose,
-)
+from watchdog_train.checkpoints.registry import OURS, Formats, all_formats
+from watchdog_train.core import model
 from watchdog_train.core.model.recovery import UNFINISHED
 from watchdog_train.whole_files import answer_question, read_json
 
@@ -59,7 +46,7 @@ _UNFINISHED_FOLDER = re.compile(
 NOTED = "unchanged since it was saved"
 
 
-class SurveyRequest(Value):
+class SurveyRequest(model.Value):
     """What to survey."""
 
     out: str = ""
@@ -68,12 +55,12 @@ class SurveyRequest(Value):
     """From the notes of the training, or named by the user."""
     only_directories: bool = False
     """The user named them: look nowhere else."""
-    saves: tuple[SaveRecord, ...] = ()
+    saves: tuple[model.SaveRecord, ...] = ()
     running: Running | None = None
     """Its checkpoints go first: it was stopped in the middle."""
     argv: tuple[str, ...] = ()
     cwd: str = ""
-    level: ScanLevel = "quick"
+    level: model.ScanLevel = "quick"
     check: Literal["until-whole", "all"] = "until-whole"
     """Whether older ones than the newest valid one get the full level, too."""
     full_since: float | None = None
@@ -85,7 +72,7 @@ class SurveyRequest(Value):
     """Unix seconds of the run's own beginning, where it began with its training."""
     present: str = ""
     """The file that says what was there then."""
-    kept: tuple[KeptCopy, ...] = ()
+    kept: tuple[model.KeptCopy, ...] = ()
     """Copies of files that are overwritten in place, for where those are torn."""
     budget_s: float = 60.0
     """For reading whole files."""
@@ -96,11 +83,10 @@ def survey(
     *,
     wait: Callable[[float], None] = time.sleep,
     formats: Formats | None = None,
-) -> Survey:
+) -> model.Survey:
     """Find, order and check the checkpoints of a run."""
-    saves = tuple(save for save in request.saves if not save.is_part)
     argv, cwd = ((), "") if request.only_directories else (request.argv, request.cwd)
-    below = named_directories(argv, cwd, request.directories)
+    below = disk.named_directories(argv, cwd, request.directories)
     records = Records(request.saves, request.running, below)
     noted_only = request.level == "noted"
     # Hooks note no format of another package, and one that ends this process must not end the next.
@@ -111,62 +97,69 @@ def survey(
         noted=records.present[-_CHECKED_CAP:],
         formats=formats,
     )
-    candidates = [
-        records.known(item) for item in found.candidates if not noted_only or records.covers(item)
-    ]
-    ordered = newest_first(_looked_into(candidates), formats)
+    known = [one for one in map(records.known, found.candidates) if one.recorded or not noted_only]
+    left = list(newest_first(_looked_into(known), formats))
     problem = found.problem
-    if noted_only and not ordered:
+    if noted_only and not left:
         problem = problem or "no save that the hooks noted is there unchanged"
-    if len(ordered) > _CHECKED_CAP:
-        many = f"{len(ordered)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
-        problem = problem or many
-        ordered = ordered[:_CHECKED_CAP]
-    moving = _still_changing(ordered, formats, request.settle_s, wait)
+    if len(left) > _CHECKED_CAP:
+        many = f"{len(left)} checkpoints: only the newest {_CHECKED_CAP} were looked at"
+        problem, left = problem or many, left[:_CHECKED_CAP]
+    moving = _still_changing(left, formats, request.settle_s, wait)
     deadline = time.monotonic() + request.budget_s
-    findings: list[CheckpointFinding] = []
-    whole_found = False
-    present = read_json(Path(request.present), Present, cap_bytes=JSON_CAP_BYTES)
+    present = read_json(Path(request.present), disk.Present, cap_bytes=disk.JSON_CAP_BYTES)
     copies = {os.path.realpath(one.path): one for one in request.kept}
-    left: list[tuple[Candidate, CheckpointFinding | None]] = [(item, None) for item in ordered]
+    findings: list[model.CheckpointFinding] = []
+    whole_found = False
     while left:
-        candidate, torn = left.pop(0)
+        candidate = left.pop(0)
         deep = request.level == "full" and (request.check == "all" or not whole_found)
-        deep = deep or (
-            request.full_since is not None and candidate.mtime_ns / 1e9 >= request.full_since
-        )
+        since, saved_at = request.full_since, candidate.mtime_ns / 1e9
+        deep = deep or (since is not None and (saved_at >= since or bool(candidate.copy_of)))
         limits = Limits(
             level="full" if deep else "quick",
             time_left=lambda: deadline - time.monotonic(),
             world_size=request.world_size,
         )
+        verdict = Verdict(whole=True, why=NOTED, how_checked="recorded")
+        if not noted_only:
+            verdict = _judge(candidate, limits, formats, moving.get(candidate.path))
         copy = copies.get(os.path.realpath(candidate.path))
-        if copy is not None and torn is not None:
-            finding = _finding_of_copy(copy, torn, limits, formats)
-        else:
-            verdict = (
-                Verdict(whole=True, why=NOTED, how_checked="recorded")
-                if noted_only
-                else _judge(candidate, limits, formats, records, moving.get(candidate.path))
+        if copy is not None and not verdict.whole:
+            left.insert(_newer_than(copy, left), _copy_of(candidate, copy))
+        step, counted = candidate.step, dict[str, int]()
+        first = bool(verdict.whole) and not whole_found
+        if first and candidate.format == torch_zip.NAME and not noted_only:  # that reads no file
+            counted = counters(candidate.path)
+            step = step if step_of(counted) is None else step_of(counted)
+            if records.counts_anew(candidate.copy_of or candidate.path):
+                counted = {}
+        whole_found = whole_found or first
+        is_recorded = verdict.how_checked == "recorded"
+        findings.append(
+            model.CheckpointFinding(
+                path=candidate.path,
+                format=candidate.format,
+                step=step,
+                whole=verdict.whole,
+                said=verdict.why,
+                how_checked=verdict.how_checked,
+                **msgspec.structs.asdict(candidate.whose),
+                saved_at=saved_at if candidate.files else None,
+                before_run=not is_recorded and _is_older(candidate, request, present),
+                counters=counted,
+                copy_of=candidate.copy_of,
             )
-            finding = _finding(candidate, verdict, records.whose(candidate))
-            if verdict.how_checked != "recorded" and _is_older(candidate, request, present):
-                finding = msgspec.structs.replace(finding, before_run=True)
-            if copy is not None and not verdict.whole:
-                left.insert(_newer_than(copy, left), (candidate, finding))
-        # Level `noted` reads no file.
-        if finding.whole and not whole_found and not noted_only:
-            finding = _with_counters(finding, records)
-        whole_found = whole_found or finding.whole is True
-        findings.append(finding)
-    return Survey(
+        )
+    unsure = noted_only or found.broken or (found.cut and any(not s.is_part for s in request.saves))
+    return model.Survey(
         findings=tuple(findings),
         directories=found.directories,
         problem=problem,
         warnings=tuple(formats.warnings),
         gone=_gone_words(findings, records),
         cut=found.cut,
-        failed=not whole_found and (noted_only or found.broken or (found.cut and bool(saves))),
+        failed=not whole_found and unsure,
         beside_writers=request.settle_s > 0,
     )
 
@@ -174,7 +167,6 @@ def survey(
 def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
     """Where to look; of the noted saves alone in their own directories, the newest first."""
     named = request.only_directories
-    only = places(request.directories, (), (), request.cwd)
     if request.level != "noted":
         saves, argv = ((), ()) if named else (records.present + request.saves, request.argv)
         found = places(request.directories, saves, argv, request.cwd)
@@ -183,16 +175,16 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
             return found
         # Moved one by one into another folder.
         return tuple(dict.fromkeys((*found, *map(os.path.dirname, folders))))
-    newest = sorted(records.present, key=lambda save: -save.t)
+    only = places(request.directories, (), (), request.cwd)
     homes = dict.fromkeys(
         os.path.dirname(save.path) if os.path.basename(save.path) in save.files else save.path
-        for save in newest
+        for save in sorted(records.present, key=lambda save: -save.t)
     )
     fit = (place for place in homes if not named or any(map(Path(place).is_relative_to, only)))
     return tuple(islice(fit, _NOTED_PLACES))
 
 
-def _gone_words(findings: Sequence[CheckpointFinding], records: Records) -> str | None:
+def _gone_words(findings: Sequence[model.CheckpointFinding], records: Records) -> str | None:
     """Of those that are newer than what can be used: a training removes old ones itself."""
     usable = [one.saved_at or 0 for one in findings if one.whole and not one.before_run]
     paths = [path for path, at in records.gone.items() if at > max(usable, default=0)]
@@ -203,23 +195,22 @@ def _gone_words(findings: Sequence[CheckpointFinding], records: Records) -> str 
 
 def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
     """With what the newest files of torch.save hold, which is read without unpickling."""
-    unknown = [one for one in candidates if one.format == TORCH_NAME and one.counters is None]
+    of_torch = (one for one in candidates if one.format == torch_zip.NAME)
+    unknown = [one for one in of_torch if one.counters is None]
     unknown.sort(key=lambda one: (one.noted or (), one.mtime_ns), reverse=True)
     read = {one.path: contents(one.path) for one in unknown[:_OPENED_CAP]}
-    return [
-        msgspec.structs.replace(
-            one,
-            counters=read[one.path][0],
-            is_weights=read[one.path][1],
-            step=one.step if (step := step_of(read[one.path][0])) is None else step,
-        )
-        if one.path in read
-        else one
-        for one in candidates
-    ]
+
+    def looked_into(one: Candidate) -> Candidate:
+        if one.path not in read:
+            return one
+        counted, is_weights = read[one.path]
+        step = one.step if step_of(counted) is None else step_of(counted)
+        return msgspec.structs.replace(one, counters=counted, is_weights=is_weights, step=step)
+
+    return [*map(looked_into, candidates)]
 
 
-def _is_older(candidate: Candidate, request: SurveyRequest, present: Present | None) -> bool:
+def _is_older(candidate: Candidate, request: SurveyRequest, present: disk.Present | None) -> bool:
     """Whether it is from before the run; by the clock only where nobody looked at its beginning."""
     if request.began is None or not candidate.files:
         return False
@@ -242,15 +233,13 @@ def _still_changing(
     wait: Callable[[float], None],
 ) -> dict[str, str]:
     """Which of the recently written ones change while we look, by path, with the words for it."""
-    if settle_s <= 0:
-        return {}
     recent = [item for item in candidates if item.mtime_ns / 1e9 > time.time() - settle_s]
-    if not recent:
+    if settle_s <= 0 or not recent:
         return {}
     wait(settle_s)
     changing = {}
     for candidate in recent:
-        after = sizes_of(candidate.path)
+        after = disk.sizes_of(candidate.path)
         changed = [name for name, size in candidate.files.items() if after.get(name) != size]
         if os.path.isdir(candidate.path) and formats.by_name[candidate.format].owns_directory:
             changed += sorted(set(after) - set(candidate.files))
@@ -259,61 +248,35 @@ def _still_changing(
     return changing
 
 
-def _judge(
-    candidate: Candidate, limits: Limits, formats: Formats, records: Records, moving: str | None
-) -> Verdict:
+def _judge(candidate: Candidate, limits: Limits, formats: Formats, moving: str | None) -> Verdict:
+    check = partial(formats.by_name[candidate.format].check, candidate, limits)
+    if candidate.copy_of is not None:  # it was copied as the save hook had noted it
+        gone = Verdict(whole=False, why="the kept copy is gone")
+        verdict = judged(check) if candidate.files else gone
+        why = f"the copy that was kept of {candidate.copy_of} when its save had ended"
+        whole = verdict.whole is not False
+        return Verdict(whole=whole, why=f"{why}; {verdict.why}", how_checked="recorded")
     if moving is not None:
         return Verdict(whole=False, why=moving)
-    if UNFINISHED.search(os.path.basename(candidate.path)):
+    folder, name = os.path.split(candidate.path)
+    if UNFINISHED.search(name):
         return Verdict(whole=False, why="by its name a save that has not finished")
-    recorded = records.covers(candidate)
-    if _UNFINISHED_FOLDER.search(os.path.basename(os.path.dirname(candidate.path))):
-        # Whole in itself; whether other files were to come is not known.
+    if _UNFINISHED_FOLDER.search(os.path.basename(folder)):
+        # Valid in itself; whether other files were to come is not known.
         return Verdict(whole=None, why="its folder has the name of a save that has not finished")
     # Also of a recorded one: after a power loss a file of the right size may hold zeros.
-    verdict = _check(candidate, limits, formats)
-    if recorded and verdict.whole is not False:
+    verdict = judged(check)
+    if candidate.recorded and verdict.whole is not False:
         deep = verdict.whole and verdict.how_checked == "full"
         why = f"{NOTED}; {verdict.why}" if deep else NOTED
         return Verdict(whole=True, why=why, how_checked="recorded")
-    record = records.of(candidate)
-    if record is not None and record.files and not recorded:
-        return msgspec.structs.replace(
-            verdict, why=f"{verdict.why} (changed since the save hook noted it)"
-        )
+    if candidate.recorded is False:
+        why = f"{verdict.why} (changed since the save hook noted it)"
+        return msgspec.structs.replace(verdict, why=why)
     return verdict
 
 
-def _check(candidate: Candidate, limits: Limits, formats: Formats) -> Verdict:
-    return judged(partial(formats.by_name[candidate.format].check, candidate, limits))
-
-
-def _finding(candidate: Candidate, verdict: Verdict, whose: Whose) -> CheckpointFinding:
-    return CheckpointFinding(
-        path=candidate.path,
-        format=candidate.format,
-        step=candidate.step,
-        whole=verdict.whole,
-        said=verdict.why,
-        how_checked=verdict.how_checked,
-        **msgspec.structs.asdict(whose),
-        saved_at=candidate.mtime_ns / 1e9 if candidate.files else None,
-    )
-
-
-def _with_counters(finding: CheckpointFinding, records: Records) -> CheckpointFinding:
-    if finding.format != TORCH_NAME:
-        return finding
-    counted = counters(finding.path)
-    step = step_of(counted)
-    return msgspec.structs.replace(
-        finding,
-        step=finding.step if step is None else step,
-        counters={} if records.counts_anew(finding.copy_of or finding.path) else counted,
-    )
-
-
-def _newer_than(copy: KeptCopy, others: Sequence[tuple[Candidate, object]]) -> int:
+def _newer_than(copy: model.KeptCopy, others: Sequence[Candidate]) -> int:
     """How many of these go before the copy: up to the first that is further by its own count.
 
     A best.pt may be torn hours after its copy was made, with a last.pt of minutes ago beside it.
@@ -321,33 +284,20 @@ def _newer_than(copy: KeptCopy, others: Sequence[tuple[Candidate, object]]) -> i
     counted = counters(copy.copy)
     newer = (
         number
-        for number, (other, _) in enumerate(others, start=1)
+        for number, other in enumerate(others, start=1)
         if other.mtime_ns / 1e9 > copy.saved_at and is_behind(counted, counters(other.path))
     )
     return next(newer, 0)
 
 
-def _finding_of_copy(
-    copy: KeptCopy, torn: CheckpointFinding, limits: Limits, formats: Formats
-) -> CheckpointFinding:
+def _copy_of(torn: Candidate, copy: model.KeptCopy) -> Candidate:
     """The copy of the last valid version of a file that has been torn since."""
-    sizes = sizes_of(copy.copy)
-    candidate = Candidate(
-        path=copy.copy, format=copy.format, step=copy.step, epoch=None, files=sizes
-    )
-    verdict = Verdict(whole=False, why="the kept copy is gone")
-    if sizes:
-        verdict = _check(candidate, limits, formats)
     return msgspec.structs.replace(
         torn,
         path=copy.copy,
         format=copy.format,
         step=copy.step,
-        whole=verdict.whole is not False,  # it was copied as the save hook had noted it
-        said=f"the copy that was kept of {copy.path} when its save had ended; {verdict.why}",
-        how_checked="recorded",
-        saved_at=copy.saved_at,
-        counters={},
+        files=disk.sizes_of(copy.copy),
         copy_of=torn.path,
     )
 

@@ -12,6 +12,7 @@ from heapq import nlargest
 from typing import BinaryIO
 
 from watchdog_train.checkpoints import disk, formats
+from watchdog_train.checkpoints.disk import DamagedError, UnreadableError
 from watchdog_train.checkpoints.names import number_in_name
 from watchdog_train.core.model.recovery import PARTS, SUFFIXES, SaveRecord
 
@@ -25,25 +26,14 @@ END_RECORD_BYTES = 22
 END_MAGIC = b"PK\x05\x06"
 """With the record of 22 bytes that follows, the end of a zip without a comment."""
 
-BAD_ZIP = (
-    zipfile.BadZipFile,
-    EOFError,
-    ValueError,
-    RuntimeError,
-    OverflowError,
-    NotImplementedError,
-    OSError,
-)
+BAD_ZIP = (zipfile.BadZipFile, EOFError, ValueError, RuntimeError, OverflowError, OSError)
 """What zipfile raises for a damaged file."""
 
 NAME = "torch"
 
 
 class Window:
-    """The file object that zipfile gets: a file, or a part of one.
-
-    Refuses to read a directory larger than the cap.
-    """
+    """The file object that zipfile gets: a file or a part of one, not read beyond a cap at once."""
 
     def __init__(self, file: BinaryIO, begin: int = 0, end: int | None = None) -> None:
         self._file, self._begin = file, begin
@@ -66,26 +56,22 @@ class Window:
         wanted = min(max(0, self._end - self._file.tell()), _DIRECTORY_CAP_BYTES + 1)
         data = self._file.read(wanted if size < 0 else min(size, wanted))
         if len(data) > _DIRECTORY_CAP_BYTES:
-            raise disk.UnreadableError("its table of contents is larger than what is read of it")
+            raise UnreadableError("its table of contents is larger than what is read of it")
         return data
 
 
 def read_through(archive: zipfile.ZipFile, limits: formats.Limits) -> bool:
-    """Read every entry and compare its checksum; False when the time was up before the end.
-
-    Raises:
-        DamagedError: a checksum is wrong.
-    """
+    """Read every entry and compare its checksum; False when the time was up before the end."""
     for member in archive.infolist():
         if member.compress_type != zipfile.ZIP_STORED:
-            raise disk.UnreadableError("it has compressed entries, which torch.save never writes")
+            raise UnreadableError("it has compressed entries, which torch.save never writes")
         try:
             with archive.open(member) as stream:
                 while stream.read(_CHUNK_BYTES):
                     if limits.time_left() <= 0:
                         return False
         except BAD_ZIP as error:
-            raise disk.DamagedError(f"entry {member.filename!r}: {error}") from error
+            raise DamagedError(f"entry {member.filename!r}: {error}") from error
     return True
 
 
@@ -102,29 +88,29 @@ class OpenZip:
 
     def _open(self) -> None:
         if self._file.read(len(ZIP_MAGIC)) != ZIP_MAGIC:
-            raise disk.DamagedError("it does not begin as a zip of torch.save does")
+            raise DamagedError("it does not begin as a zip of torch.save does")
         size_bytes = self._file.seek(0, os.SEEK_END)
         try:
             self.archive = zipfile.ZipFile(Window(self._file))
             self.members = self.archive.infolist()
         except NotImplementedError as error:
-            raise disk.UnreadableError(str(error)) from error
+            raise UnreadableError(str(error)) from error
         except BAD_ZIP as error:
-            raise disk.DamagedError(f"cut short or damaged: {error}") from error
+            raise DamagedError(f"cut short or damaged: {error}") from error
         # zipfile forgives bytes after the end record and before the first entry; torch writes none.
         self._file.seek(max(0, size_bytes - END_RECORD_BYTES))
         if self._file.read(len(END_MAGIC)) != END_MAGIC:
-            raise disk.DamagedError("it does not end where a zip ends")
+            raise DamagedError("it does not end where a zip ends")
         names = [member.filename for member in self.members]
         if not any(name.endswith("/data.pkl") for name in names):
-            raise disk.DamagedError("the zip has no data.pkl entry")
+            raise DamagedError("the zip has no data.pkl entry")
         if not any(name.endswith(("/version", "/.data/version")) for name in names):
-            raise disk.DamagedError("the zip has no version entry")
+            raise DamagedError("the zip has no version entry")
         ends = [member.header_offset + member.compress_size for member in self.members]
         if min(member.header_offset for member in self.members) != 0:
-            raise disk.DamagedError("the zip does not begin with its first entry")
+            raise DamagedError("the zip does not begin with its first entry")
         if max(ends) > self.archive.start_dir:
-            raise disk.DamagedError("an entry of the zip reaches beyond the data")
+            raise DamagedError("an entry of the zip reaches beyond the data")
 
     def close(self) -> None:
         """Close the file."""
@@ -137,11 +123,7 @@ class OpenZip:
         return any(member.CRC for member in self.members if member.file_size)
 
     def read_member(self, ending: str, cap_bytes: int) -> bytes:
-        """The stored bytes of the entry whose name ends so.
-
-        Raises:
-            DamagedError, UnreadableError: missing, damaged, compressed, or over the cap.
-        """
+        """The stored bytes of the entry whose name ends so, if it is not compressed."""
         for member in self.members:
             if member.filename.endswith(ending):
                 if member.file_size > cap_bytes or member.compress_type != zipfile.ZIP_STORED:
@@ -149,42 +131,23 @@ class OpenZip:
                 try:
                     return self.archive.read(member)
                 except BAD_ZIP as error:
-                    raise disk.DamagedError(f"entry {ending}: {error}") from error
-        raise disk.UnreadableError(f"it has no plain entry {ending}")
-
-
-def begins_like(path: str) -> str | None:
-    """One of zip, legacy; None for a foreign format.
-
-    Raises:
-        DamagedError: it is empty, holds zeros, or is too short to tell.
-    """
-    with disk.open_regular(path) as file:
-        head = file.read(64)
-    if not head:
-        raise disk.DamagedError("the file is empty")
-    if head.startswith(ZIP_MAGIC):
-        return "zip"
-    if head.startswith(_LEGACY_MAGIC):
-        return "legacy"
-    if not head.strip(b"\0"):
-        raise disk.DamagedError("the file begins with zeros: never written")
-    if ZIP_MAGIC.startswith(head) or _LEGACY_MAGIC.startswith(head):
-        raise disk.DamagedError("the file ends within its first bytes")
-    return None
+                    raise DamagedError(f"entry {ending}: {error}") from error
+        raise UnreadableError(f"it has no plain entry {ending}")
 
 
 def check_file(path: str, limits: formats.Limits) -> formats.Verdict:
-    """The verdict on one file of torch.save, whatever it is a part of.
-
-    Raises:
-        DamagedError, UnreadableError, OSError: see formats.judged.
-    """
-    begin = begins_like(path)
-    if begin == "legacy":
+    """The verdict on one file of torch.save, whatever it is a part of."""
+    with disk.open_regular(path) as file:
+        head = file.read(64)
+    if head.startswith(_LEGACY_MAGIC):
         why = "an old pickle of torch.save: nothing in it tells whether it is whole"
         return formats.Verdict(whole=None, why=why)
-    if begin is None:
+    if not head.strip(b"\0"):
+        begins = "the file begins with zeros: never written"
+        raise DamagedError(begins if head else "the file is empty")
+    if not head.startswith(ZIP_MAGIC):
+        if ZIP_MAGIC.startswith(head) or _LEGACY_MAGIC.startswith(head):
+            raise DamagedError("the file ends within its first bytes")
         return formats.Verdict(whole=None, why="not a file of torch.save: a foreign format")
     with closing(OpenZip(path)) as archive:
         if limits.level == "quick":
@@ -208,7 +171,7 @@ def _is_torch_file(path: str) -> bool:
     try:
         with disk.open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
-    except (disk.UnreadableError, OSError):
+    except (UnreadableError, OSError):
         return False
     name_bytes = int.from_bytes(head[26:28], "little")
     is_zip = head.startswith(ZIP_MAGIC) and head[30 : 30 + name_bytes].endswith(b"/data.pkl")
@@ -218,10 +181,10 @@ def _is_torch_file(path: str) -> bool:
 def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
     files = [one for one in listing.entries if one.kind == "file"]
     files = [one for one in files if not one.name.startswith((".", *PARTS))]
-    found = [one for one in files if one.name.removesuffix(".tmp").endswith(SUFFIXES)]
-    found = [one for one in found if not _MAY_BE.search(one.name)]
     unsure = [one for one in files if _MAY_BE.search(one.name)]
+    named = [one for one in files if one.name.removesuffix(".tmp").endswith(SUFFIXES)]
     newest = nlargest(_HEADS_CAP, unsure, key=lambda entry: entry.mtime_ns)
+    found = [one for one in named if not _MAY_BE.search(one.name)]
     found += [one for one in newest if _is_torch_file(os.path.join(listing.path, one.name))]
     return tuple(as_candidate(listing, entry) for entry in found)
 

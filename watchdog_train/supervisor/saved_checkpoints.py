@@ -129,7 +129,7 @@ class SavesSeen:
 
 def start_copy(context: Context, action: KeepCopy, state: State) -> None:
     """Start the child that copies; its answer is an observation."""
-    from watchdog_train.checkpoints.keep import KeepRequest
+    from watchdog_train.checkpoints.copies import KeepRequest
 
     number = state.attempt.attempt if state.attempt is not None else 0
     kept = next((one for one in state.kept if one.path == action.save.path), None)
@@ -158,7 +158,7 @@ def start_copy(context: Context, action: KeepCopy, state: State) -> None:
 
 def start_restore(context: Context, action: RestoreCopy) -> None:
     """Start the child that puts a copy back; its answer is an observation."""
-    from watchdog_train.checkpoints.restore import RestoreRequest
+    from watchdog_train.checkpoints.copies import RestoreRequest
 
     request = RestoreRequest(path=action.path, saved_at=action.saved_at, copy=action.copy)
     context.tasks.ask(

@@ -48,8 +48,8 @@ MODULES: dict[TaskName, str] = {
     "evidence": "evidence.collect",
     "survey": "checkpoints.survey",
     "joint": "evidence.joint",
-    "keep": "checkpoints.keep",
-    "restore": "checkpoints.restore",
+    "keep": "checkpoints.copies",
+    "restore": "checkpoints.copies",
     "commands": "commands.run",
 }
 Answer = TypeVar("Answer")
