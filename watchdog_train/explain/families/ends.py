@@ -38,6 +38,12 @@ def waits_at_exit(scene: Scene, process: Captured) -> Cause | None:
     exits = stack.passes(_EXITING, _WAITS) and (process.trains or process.role == "worker")
     ends = stack.passes("_shutdown (threading.py)") or stack.passes(_HANDLERS, _WAITS)
     ends = ends or stack.passes(_FINALIZES, _NATIVE_WAITS)
+    if stack.passes("_finalize_join (*multiprocess*/queues.py)"):
+        return likely(
+            "It has put items into a queue that its reader has not taken yet. Take them before "
+            "join(), or call cancel_join_thread().",
+            remedies=("bounded-join-kill", "none-user-fix"),
+        )
     if exits or (process.trains and ends):
         return likely()
     takes_gil = any(one.inner(sets.TAKES_GIL) for one in process.stacks)

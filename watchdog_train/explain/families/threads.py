@@ -30,6 +30,17 @@ def import_lock(_: Scene, process: Captured) -> Cause | None:
     return (likely if several else possible)() if waits else None
 
 
+@family("lock-in-destructor", "getsentry/sentry-python#803", kind="hang",
+        remedies=("none-user-fix",))  # fmt: skip
+def destructor_takes_a_lock(_: Scene, process: Captured) -> Cause | None:
+    """A destructor ran in the middle of code that holds a lock, and takes the same lock.
+
+    The garbage collector may call it at any line. A lock in a destructor has to be an RLock.
+    """
+    runs = process.stack.inner("__del__ || __call__ (weakref.py)", depth=8)
+    return likely() if runs and process.sealed and process.doing_what == "python_lock" else None
+
+
 @family("gil-deadlock", "pytorch/pytorch#56017", kind="hang",
         remedies=("upgrade-library", "destroy-process-group"))  # fmt: skip
 def interpreter_lock(scene: Scene, process: Captured) -> Cause | None:
