@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
-from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import (
     Because,
@@ -30,9 +30,6 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.waits import FileWait
 from watchdog_train.evidence.bundle import (
     Bundle,
-    HostRecord,
-    ProcessRecord,
-    stack_name,
     write_staged,
 )
 
@@ -186,19 +183,8 @@ def _bundle(folder: Path) -> None:
         id=folder.name, why="stall", at=BEGIN, attempt=1, command=("python", *HOSTILE),
         processes=tuple(_captured(rank) for rank in range(RANKS)),
     )  # fmt: skip
-    records = tuple(
-        ProcessRecord(
-            facts=msgspec.structs.replace(process, threads=()),
-            stack_file=f"{stack_name(process)}.json",
-        )
-        for process in processes
-    )
-    host = HostRecord(facts=HostFacts(), details={})
-    evidence = Evidence(why="stall", processes=processes, exit=None, host=host.facts)
-    write_staged(
-        folder,
-        Bundle(verdict=verdict, explanation=None, evidence=evidence, records=records, host=host),
-    )
+    evidence = Evidence(why="stall", processes=processes)
+    write_staged(folder, Bundle(verdict=verdict, explanation=None, evidence=evidence))
 
 
 def _captured(rank: int) -> CapturedProcess:

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.model import Member
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.request import EvidenceRequest
@@ -77,8 +78,7 @@ def _once(mode: str, members: tuple[Member, ...]) -> tuple[float, int]:
         result = collect(
             EvidenceRequest(
                 mode="look" if mode == "look" else "full",
-                stall_id="0001",
-                why="manual",
+                verdict=BundleVerdict(id="0001", why="manual", at=0.0),
                 out_dir=str(Path(folder) / "out"),
                 staging_dir=str(Path(folder) / "staging"),
                 members=members,

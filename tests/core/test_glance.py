@@ -8,13 +8,10 @@ import re
 import msgspec
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts, ProcessEvidence
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.evidence.bundle import (
     Bundle,
-    HostRecord,
-    ProcessRecord,
-    stack_name,
     write_staged,
 )
 from watchdog_train.evidence.dumps import dumps
@@ -104,26 +101,11 @@ def test_the_fingerprint_ignores_lines_paths_and_pids():
 
 def bundle_in(folder, given: Evidence, at: float, name: str = "") -> None:
     found = judge(given)
-    records = tuple(
-        ProcessRecord(
-            facts=msgspec.structs.replace(process, threads=()),
-            stack_file=f"{stack_name(process)}.json",
-        )
-        for process in given.processes
-    )
     verdict = BundleVerdict(
-        id=folder.name, why="manual", at=at, fingerprint=evidence_fingerprint(given, found.family)
-    )
-    write_staged(
-        folder,
-        Bundle(
-            verdict=verdict,
-            explanation=found,
-            evidence=given,
-            records=records,
-            host=HostRecord(facts=HostFacts(), details={}, name=name),
-        ),
-    )
+        id=folder.name, why="manual", at=at, hostname=name,
+        fingerprint=evidence_fingerprint(given, found.family),
+    )  # fmt: skip
+    write_staged(folder, Bundle(verdict=verdict, explanation=found, evidence=given))
 
 
 def test_a_bundle_of_several_machines_is_read_as_one(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.builders import running
 from watchdog_train.core import events as e
-from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, HostFacts
+from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.model import (
     Because,
     Explanation,
@@ -24,7 +24,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.explanation import CollectiveWait, Victim
 from watchdog_train.core.model.waits import FileWait
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
-from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, HostRecord, write_staged
+from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, write_staged
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store import registry
@@ -107,10 +107,7 @@ def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
         id="0001", why="stall", at=0.0, straggler=slow,
         done=("then every process is ended, and the run stops",),
     )  # fmt: skip
-    bundle = Bundle(
-        verdict=verdict, explanation=found, evidence=Evidence(why="stall"), records=(),
-        host=HostRecord(facts=HostFacts(), details={}),
-    )  # fmt: skip
+    bundle = Bundle(verdict=verdict, explanation=found, evidence=Evidence(why="stall"))
     write_staged(tmp_path, bundle)
     text = (tmp_path / SUMMARY_FILE).read_text()
     assert "Straggler before it: rank 1 (pid 4) has its batch 0.2 s after the others" in text

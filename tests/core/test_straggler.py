@@ -12,6 +12,7 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.model import (
     Difference,
     MemberSample,
@@ -23,7 +24,6 @@ from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.poll_events import news
 from watchdog_train.core.notices.straggler import Standing, advance
 from watchdog_train.core.policy import Policy
-from watchdog_train.evidence.answers import verdict
 from watchdog_train.evidence.request import EvidenceRequest, without_secrets
 from watchdog_train.report.notices import straggler_words
 from watchdog_train.supervisor.hands.sampling import BusyStrangers
@@ -323,11 +323,9 @@ def test_differences_survive_the_event_log_and_a_bundle() -> None:
     )  # fmt: skip
     event = msgspec.structs.replace(e.Straggling(straggler=lags), seq=1)
     assert e.decode(e.encode(event)) == event
-    said = {"straggler": msgspec.to_builtins(lags)}
-    request = EvidenceRequest(
-        mode="full", stall_id="0001", why="stall", out_dir="", staging_dir="", verdict=said
-    )
-    assert verdict(without_secrets(request), b.result()).straggler == lags
+    said = BundleVerdict(id="0001", why="stall", at=0.0, straggler=lags)
+    request = EvidenceRequest(mode="full", verdict=said, out_dir="", staging_dir="")
+    assert without_secrets(request).verdict == said
 
 
 def test_who_else_uses_the_cpus() -> None:

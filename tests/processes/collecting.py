@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import wait_until
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.collect import collect
 from watchdog_train.evidence.discover import tree_of
@@ -22,11 +23,11 @@ def state_of(pid):
         return file.read().rpartition(b")")[2].split()[0].decode()
 
 
-def request_for(tmp_path, members, mode="full", **changes):
+def request_for(tmp_path, members, mode="full", told=None, **changes):
+    """`told`: what its verdict says."""
     values = {
         "mode": mode,
-        "stall_id": "0001",
-        "why": "stall",
+        "verdict": BundleVerdict(**{"id": "0001", "why": "stall", "at": 0.0, **(told or {})}),
         "out_dir": str(tmp_path / "out"),
         "staging_dir": str(tmp_path / "staging"),
         "members": tuple(members),

@@ -212,7 +212,7 @@ time.sleep(600)
 """
 STRANGER_COLLECTS = """
 import os, sys, psutil
-from watchdog_train.evidence import answers, collect, manual
+from watchdog_train.evidence import collect, manual
 from watchdog_train.evidence.request import read_request
 request = read_request(__import__("pathlib").Path(sys.argv[1]))
 import watchdog_train.remedies.catalogue, watchdog_train.report.evidence_text

@@ -151,7 +151,7 @@ def test_a_target_left_stopped_goes_on(tmp_path, sleeper):
     leaver = fake_pyspy(tmp_path, body)
     collect_tree(tmp_path, sleeper.pid, find_pyspy=leaver)
     wait_until(lambda: state_of(sleeper.pid) == "S", 5, "the target sleeps on")
-    notes = read_bundle(tmp_path / "out").records[0].notes
+    notes = read_bundle(tmp_path / "out").evidence.processes[0].notes
     assert any("continued it" in note for note in notes)
 
 
@@ -252,7 +252,7 @@ def test_an_unwritable_run_directory_keeps_the_bundle_in_staging(tmp_path, sleep
 def test_the_bundle_is_private_and_reads_back(tmp_path, sleeper):
     """Mode 0700 and 0600, secrets of the command line nowhere, and the same stacks from disk."""
     command = ("train.py", "--hub-token", "hunter22")
-    result = collect_tree(tmp_path, sleeper.pid, command=command)
+    result = collect_tree(tmp_path, sleeper.pid, told={"command": command})
     out = tmp_path / "out"
     kept = [path.read_text() for path in out.rglob("*") if path.is_file()]
     assert not any("hunter22" in text for text in kept)
@@ -295,9 +295,8 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path, monkeypatch):
             Member(pid=gone.pid, start=0, role="rank"),
             Member(pid=os.getpid(), start=0, role="keeper"),
         ],
-        why="crash",
+        told={"why": "crash", "exit": ExitStatus(code=1, signal=None, how_known="keeper")},
         log_files=(str(log),),
-        exit=ExitStatus(code=1, signal=None, how_known="keeper"),
     )
     started = time.monotonic()
     result = collect(request)

@@ -103,7 +103,7 @@ def judged(
         def at_rest() -> EvidenceResult | None:
             folder = tmp_path / f"look-{len(list(tmp_path.iterdir()))}"
             folder.mkdir()
-            found = collect_tree(folder, process.pid, slot_dir=slots, verdict=told)
+            found = collect_tree(folder, process.pid, slot_dir=slots, told=told)
             root = found.explanation.root if found.explanation else None
             busy = root is None or (not raised and isinstance(root.doing, _MOVES))
             wanted = root is not None and kind in (None, type(root.doing))

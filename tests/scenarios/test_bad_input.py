@@ -215,7 +215,7 @@ def test_without_py_spy(tmp_path: Path) -> None:
     )
     refused(run, code=0)
     bundle = Path(run.only("evidence_collected")["dir"])
-    assert "pip install py-spy" in (bundle / "processes.json").read_text("utf-8")
+    assert "pip install py-spy" in (bundle / "evidence.json").read_text("utf-8")
     assert last_line(run.stdout).startswith("finished step=40 ")
 
 

@@ -18,15 +18,14 @@ import msgspec
 
 from watchdog_train.core.diagnosis.facts import (
     BundleVerdict,
-    CollectiveFact,
     Evidence,
-    HostFacts,
     LogText,
     ProcessEvidence,
 )
 from watchdog_train.core.diagnosis.recorder import trimmed
 from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.core.model import EvidenceResult, Explanation, Value
+from watchdog_train.core.model.gpu import DeviceLook
 from watchdog_train.evidence.redact import write_json, write_text
 from watchdog_train.evidence.request import PARTIAL_FILE, RESULT_FILE
 from watchdog_train.report.evidence_text import stacks_text, summary
@@ -35,44 +34,16 @@ from watchdog_train.whole_files import read_json, replace_whole
 
 VERDICT_FILE = "verdict.json"
 EXPLANATION_FILE = "explanation.json"
-PROCESSES_FILE = "processes.json"
+EVIDENCE_FILE = "evidence.json"
 HOST_FILE = "host.json"
 LOG_FILE = "log-tail.txt"
 SUMMARY_FILE = "SUMMARY.md"
 STACKS_FOLDER = "stacks"
 RECORDER_FOLDER = "flight-recorder"
-RANKS_FILE = "ranks.json"
 _TITLE = "==> "
 _READ_CAP = 64 << 20
 BUNDLES_CAP = 1000
 _T = TypeVar("_T")
-
-
-class ProcessRecord(Value):
-    """An entry of processes.json."""
-
-    facts: ProcessEvidence
-    """Without stacks: those are in the stacks folder."""
-    stack_file: str | None
-    kernel_stack: str | None = None
-    notes: tuple[str, ...] = ()
-
-
-class HostRecord(Value):
-    """host.json."""
-
-    facts: HostFacts
-    details: dict[str, Any]
-    name: str = ""
-
-
-class RanksRecord(Value):
-    """ranks.json: how the ranks stand to each other, as far as their recorders told."""
-
-    world_size: int | None = None
-    collectives: tuple[CollectiveFact, ...] = ()
-    exchanging: tuple[int, ...] = ()
-    """Ranks whose numbers grew between two looks."""
 
 
 class BundleMachine(Value):
@@ -90,8 +61,6 @@ class Bundle(Value):
     verdict: BundleVerdict
     explanation: Explanation | None
     evidence: Evidence
-    records: tuple[ProcessRecord, ...]
-    host: HostRecord
     machines: tuple[BundleMachine, ...] = ()
     """Those of the job that have taken evidence, where they are several."""
 
@@ -110,21 +79,13 @@ def stack_name(process: ProcessEvidence) -> str:
     return f"{'-'.join(parts)}.pid{process.pid}"
 
 
-def write_staged(staging: Path, bundle: Bundle) -> None:
-    """All files of the bundle, the summary last."""
+def write_staged(staging: Path, bundle: Bundle, host: Mapping[str, Any] | None = None) -> None:
+    """All files of the bundle, the summary last; `host`: what else is known of the machine."""
     for process in bundle.evidence.processes:
         write_stacks(staging, process)
-    write_json(staging / HOST_FILE, bundle.host)
+    write_json(staging / HOST_FILE, {"facts": bundle.evidence.host, **(host or {})})
     write_text(staging / LOG_FILE, _log_text(bundle.evidence.logs))
-    write_verdict(staging, bundle.verdict, bundle.records)
-    evidence = bundle.evidence
-    ranks = RanksRecord(
-        world_size=evidence.world_size,
-        collectives=evidence.collectives,
-        exchanging=evidence.exchanging,
-    )
-    if ranks != RanksRecord():
-        write_json(staging / RANKS_FILE, ranks)
+    write_verdict(staging, bundle.verdict, bundle.evidence)
     if bundle.explanation is not None:
         write_json(staging / EXPLANATION_FILE, bundle.explanation)
     # Not at the top: a collector reads its stacks before anything that can wait.
@@ -146,11 +107,11 @@ def write_stacks(staging: Path, process: ProcessEvidence) -> None:
     write_text(folder / f"{name}.txt", stacks_text(process))
 
 
-def write_verdict(
-    staging: Path, verdict: BundleVerdict, records: tuple[ProcessRecord, ...]
-) -> None:
-    """What was decided, and everything about the processes but their stacks."""
-    write_json(staging / PROCESSES_FILE, records)
+def write_verdict(staging: Path, verdict: BundleVerdict, evidence: Evidence) -> None:
+    """What was decided, and all facts but stacks and logs, which have files of their own."""
+    processes = tuple(msgspec.structs.replace(one, threads=()) for one in evidence.processes)
+    facts = msgspec.structs.replace(evidence, processes=processes, logs=())
+    write_json(staging / EVIDENCE_FILE, facts)
     write_json(staging / VERDICT_FILE, verdict)
 
 
@@ -160,6 +121,37 @@ def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
     for rank, data in dumps.items():
         make_folder(folder)
         write_json(folder / f"rank{rank}.json", trimmed(data))
+
+
+def result_of(
+    verdict: BundleVerdict,
+    folder: str,
+    explanation: Explanation | None = None,
+    device: DeviceLook | None = None,
+) -> EvidenceResult:
+    """What the supervisor is told; the bundle is in this folder."""
+    return EvidenceResult(
+        stall_id=verdict.id,
+        dir=folder,
+        processes=verdict.processes,
+        explanation=explanation,
+        patience=verdict.patience,
+        fingerprint=verdict.fingerprint,
+        seconds=verdict.seconds,
+        crash=verdict.crash,
+        device=device,
+        problem=verdict.problem,
+    )
+
+
+def publish_look(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
+    """Only the answer, for a look: no bundle is written."""
+    try:
+        make_folder(out)
+        write_json(out / RESULT_FILE, result)
+    except OSError:
+        write_json(staging / RESULT_FILE, result)
+    return result
 
 
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
@@ -202,28 +194,19 @@ def _copy(staging: Path, out: Path) -> None:
 
 
 def read_bundle(folder: Path) -> Bundle | None:
-    """A bundle from its folder; None when it has no readable verdict. Tolerates missing files."""
+    """A bundle from its folder, without its logs; None when it has no readable verdict.
+
+    Tolerates missing files.
+    """
     verdict = _read(folder / VERDICT_FILE, BundleVerdict)
     if verdict is None:
         return None
-    records = _read(folder / PROCESSES_FILE, tuple[ProcessRecord, ...]) or ()
-    host = _read(folder / HOST_FILE, HostRecord) or HostRecord(facts=HostFacts(), details={})
-    processes = tuple(_with_threads(folder, record) for record in records)
-    ranks = _read(folder / RANKS_FILE, RanksRecord) or RanksRecord()
+    evidence = _read(folder / EVIDENCE_FILE, Evidence) or Evidence(why=verdict.why)
+    processes = tuple(_with_threads(folder, process) for process in evidence.processes)
     return Bundle(
         verdict=verdict,
         explanation=_read(folder / EXPLANATION_FILE, Explanation),
-        evidence=Evidence(
-            why=verdict.why,
-            processes=processes,
-            exit=verdict.exit,
-            host=host.facts,
-            collectives=ranks.collectives,
-            exchanging=ranks.exchanging,
-            world_size=ranks.world_size,
-        ),
-        records=records,
-        host=host,
+        evidence=msgspec.structs.replace(evidence, processes=processes),
     )
 
 
@@ -239,12 +222,9 @@ def read_logs(folder: Path) -> tuple[LogText, ...]:
     return tuple(LogText(source=name, lines=tuple(lines)) for name, lines in logs if lines)
 
 
-def _with_threads(folder: Path, record: ProcessRecord) -> ProcessEvidence:
-    if record.stack_file is None:
-        return record.facts
-    path = folder / STACKS_FOLDER / os.path.basename(record.stack_file)
-    threads = _read(path, tuple[ThreadStack, ...]) or ()
-    return msgspec.structs.replace(record.facts, threads=threads)
+def _with_threads(folder: Path, process: ProcessEvidence) -> ProcessEvidence:
+    path = folder / STACKS_FOLDER / f"{stack_name(process)}.json"
+    return msgspec.structs.replace(process, threads=_read(path, tuple[ThreadStack, ...]) or ())
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:

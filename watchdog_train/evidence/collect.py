@@ -24,7 +24,6 @@ from watchdog_train.core.diagnosis.places import evidence_fingerprint
 from watchdog_train.core.model import CrashFact, EvidenceResult, ExceptionFact, Member
 from watchdog_train.core.model.gpu import DeviceLook
 from watchdog_train.evidence import (
-    answers,
     bundle,
     exceptions,
     from_inside,
@@ -41,10 +40,7 @@ from watchdog_train.evidence.full_disk import full_disk
 from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
-from watchdog_train.evidence.request import (
-    EvidenceRequest,
-    read_request,
-)
+from watchdog_train.evidence.request import EvidenceRequest, read_request, without_secrets
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
@@ -77,6 +73,7 @@ def collect(
     Raises:
         OSError: nothing can be written, neither to the run directory nor to the staging folder.
     """
+    request = without_secrets(request)
     collection = _Collection(request, find_pyspy(), system or current_system())
     try:
         collection.run()
@@ -257,10 +254,9 @@ class _Collection:
         kernel_lines = self._machine(details)
         facts = msgspec.structs.replace(facts, swap_bytes_s=details.get("swap_bytes_s"))
         output = logs.tails(self._log_files(), logs.TAIL_LINES)
-        attempt = int(request.verdict.get("attempt") or 0)
         processes, raised = exceptions.of_hooks(
             request.slot_dir,
-            attempt,
+            request.verdict.attempt,
             [self._fact(target, sources) for target in self.targets],
             self._progress_at(),
             sources.tree,
@@ -271,12 +267,12 @@ class _Collection:
         others = (*raised, *((elastic,) if elastic is not None else ()), *printed)
         all_logs = (*output, *kernel_lines)
         evidence = Evidence(
-            why=request.why,
+            why=request.verdict.why,
             processes=with_senders(processes, all_logs, facts),
             logs=all_logs,
             exceptions=others,
             progressed_at=progressed_at,
-            exit=request.exit,
+            exit=request.verdict.exit,
             host=facts,
             locks=self._locks(),
             collectives=collectives,
@@ -294,28 +290,27 @@ class _Collection:
         if self.draft.problem is not None:
             self.problems.append(self.draft.problem)
         crash = self._crash(evidence, found.died)
-        result = EvidenceResult(
-            stall_id=request.stall_id,
-            dir=request.out_dir,
+        verdict = msgspec.structs.replace(
+            request.verdict,
             processes=tuple(target.row() for target in self.targets),
-            explanation=found,
             patience=granted,
             fingerprint=evidence_fingerprint(evidence, found.family, crash),
             seconds=round(time.monotonic() - self.started, 3),
             crash=crash,
-            device=self._device() if request.device and request.mode == "look" else None,
             problem="; ".join(self.problems) or None,
+            hostname=socket.gethostname(),
         )
+        device = self._device() if request.device and request.mode == "look" else None
+        result = bundle.result_of(verdict, request.out_dir, found, device)
         if request.mode == "look":
-            return answers.publish_look(request, result)
-        whole = bundle.Bundle(
-            verdict=answers.verdict(request, result),
-            explanation=found,
-            evidence=evidence,
-            records=tuple(map(answers.record, self.targets, evidence.processes)),
-            host=bundle.HostRecord(facts=facts, details=details, name=socket.gethostname()),
+            return bundle.publish_look(self.staging, Path(request.out_dir), result)
+        processes = tuple(
+            msgspec.structs.replace(one, notes=tuple(target.notes))  # also of undo_all()
+            for one, target in zip(evidence.processes, self.targets, strict=True)
         )
-        bundle.write_staged(self.staging, whole)
+        evidence = msgspec.structs.replace(evidence, processes=processes)
+        whole = bundle.Bundle(verdict=verdict, explanation=found, evidence=evidence)
+        bundle.write_staged(self.staging, whole, details)
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
         return bundle.publish(self.staging, Path(request.out_dir), result)
 
@@ -346,8 +341,9 @@ class _Collection:
 
     def _crash(self, evidence: Evidence, died: ExceptionFact | None) -> CrashFact | None:
         request = self.request
-        crash = crash_of(evidence, request.command, gpu_shared=bool(request.gpu_seen.others))
-        if crash is None and died is not None and request.why == "stall":
+        shared = bool(request.gpu_seen.others)
+        crash = crash_of(evidence, request.verdict.command, gpu_shared=shared)
+        if crash is None and died is not None and evidence.why == "stall":
             crash = CrashFact(exception=died, rank=died.rank, pid=died.pid, stays=True)
         if crash is None or crash.exception is None:
             return crash
@@ -396,10 +392,8 @@ class _Collection:
 
     def _situation(self) -> Situation:
         """What the supervisor has seen of the silence."""
-        told = self.request.verdict
-        return msgspec.convert(
-            {"since_s": told.get("beat_age_s"), "phase": told.get("phase")}, Situation
-        )
+        verdict = self.request.verdict
+        return Situation(since_s=verdict.beat_age_s, phase=verdict.phase)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,9 +11,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.stacks import ThreadStack
-from watchdog_train.core.model import EvidenceResult
-from watchdog_train.evidence import answers, bundle
+from watchdog_train.evidence import bundle
 from watchdog_train.evidence.redact import write_json
 from watchdog_train.evidence.request import PARTIAL_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
@@ -64,24 +66,20 @@ class Draft:
 
     def _write(self) -> None:
         request = self._request
-        result = EvidenceResult(
-            stall_id=request.stall_id,
-            dir=request.staging_dir,
+        verdict = msgspec.structs.replace(
+            request.verdict,
             processes=tuple(target.row() for target in self._targets),
-            explanation=None,
-            fingerprint=None,
             seconds=round(time.monotonic() - self._started, 3),
             problem=CUT_SHORT,
         )
+        result = bundle.result_of(verdict, request.staging_dir)
         if request.mode == "full" and result.captured:
-            self._write_evidence(result)
+            evidence = Evidence(
+                why=verdict.why, processes=tuple(target.evidence() for target in self._targets)
+            )
+            for one in evidence.processes:
+                if one.threads and self._written.get(one.pid) is not one.threads:
+                    bundle.write_stacks(self._staging, one)
+                    self._written[one.pid] = one.threads
+            bundle.write_verdict(self._staging, verdict, evidence)
         write_json(self._staging / PARTIAL_FILE, result)
-
-    def _write_evidence(self, result: EvidenceResult) -> None:
-        facts = [target.evidence() for target in self._targets]
-        for one in facts:
-            if one.threads and self._written.get(one.pid) is not one.threads:
-                bundle.write_stacks(self._staging, one)
-                self._written[one.pid] = one.threads
-        records = tuple(map(answers.record, self._targets, facts))
-        bundle.write_verdict(self._staging, answers.verdict(self._request, result), records)

@@ -49,11 +49,10 @@ def read_whole(folder: Path) -> Bundle | None:
         verdict=_replace(speaks.verdict, processes=processes),
         explanation=found,
         evidence=together([one.evidence for one in parts.values()]),
-        records=tuple(each for one in parts.values() for each in one.records),
         machines=tuple(
             BundleMachine(
                 name="" if place == folder else place.name,
-                hostname=one.host.name,
+                hostname=one.verdict.hostname,
                 ranks=tuple(p.rank for p in one.evidence.processes if p.rank is not None),
             )
             for place, one in parts.items()
@@ -65,10 +64,10 @@ def _on_its_machine(
     found: Explanation, where: Bundle | None, parts: Mapping[Path, Bundle]
 ) -> Explanation:
     """With the name of the machine, where there are several."""
-    names = {one.host.name for one in parts.values()}
+    names = {one.verdict.hostname for one in parts.values()}
     if found.root is None or where is None or len(names) < 2:
         return found
-    who = _replace(found.root.who, host=where.host.name)
+    who = _replace(found.root.who, host=where.verdict.hostname)
     return _replace(found, root=_replace(found.root, who=who))
 
 

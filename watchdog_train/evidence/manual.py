@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.model import EvidenceResult, Member
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.collect import collect
@@ -56,18 +57,23 @@ def collect_now(
 ) -> EvidenceResult:
     """A full bundle of these processes in `folder`; ends nothing."""
     staging = Path(tempfile.mkdtemp(prefix="wtrain-dump-"))
+    verdict = BundleVerdict(
+        id=folder.name,
+        why="manual",
+        at=time.time(),
+        attempt=attempt,
+        words="asked for by hand",
+        command=tuple(command),
+    )
     result = collect(
         EvidenceRequest(
             mode="full",
-            stall_id=folder.name,
-            why="manual",
+            verdict=verdict,
             out_dir=str(folder),
             staging_dir=str(staging),
             members=tuple(members),
             slot_dir=str(slot_dir) if slot_dir else None,
             attempt_dir=str(attempt_dir) if attempt_dir else None,
-            verdict={"at": time.time(), "attempt": attempt, "why": "asked for by hand"},
-            command=tuple(command),
         )
     )
     if result.dir == str(folder):

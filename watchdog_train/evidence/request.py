@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from watchdog_train.core.model import (
-    BundleWhy,
-    EvidenceResult,
-    ExitStatus,
-    Member,
-    RankEnd,
-    SaveRecord,
-    Value,
-)
+from watchdog_train.core.diagnosis.facts import BundleVerdict
+from watchdog_train.core.model import EvidenceResult, Member, RankEnd, SaveRecord, Value
 from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.gpu import GpuSeen, GpuUse
 from watchdog_train.core.policy import WaitLimits
-from watchdog_train.evidence.redact import redact_argv, redact_data, redact_text
+from watchdog_train.evidence.redact import redact_data, redact_text
 from watchdog_train.trusted_files import open_read, remove
 from watchdog_train.whole_files import read_json
 
@@ -36,8 +29,8 @@ class EvidenceRequest(Value):
     """
 
     mode: Literal["look", "full"]
-    stall_id: str
-    why: BundleWhy
+    verdict: BundleVerdict
+    """What the supervisor has decided; the answer adds what was found."""
     out_dir: str
     """Where the bundle belongs; made when missing."""
     staging_dir: str
@@ -46,8 +39,6 @@ class EvidenceRequest(Value):
     members: tuple[Member, ...] = ()
     ended: tuple[RankEnd, ...] = ()
     """Ranks that are not there any more."""
-    verdict: dict[str, Any] = msgspec.field(default_factory=dict)
-    """kind, basis, phase, ranks, beat_age_s, at, attempt, why: goes into verdict.json as it is."""
     device: bool = False
     """Native stacks and local variables of all ranks: they may wait for their GPUs."""
     slot_dir: str | None = None
@@ -57,17 +48,13 @@ class EvidenceRequest(Value):
     process_s: float = 10.0
     kill_follows: bool = False
     """The processes are killed whatever is found, so a way that may crash them is allowed."""
-    exit: ExitStatus | None = None
     last_save: SaveRecord | None = None
     """The newest one of this attempt that has succeeded."""
-    command: tuple[str, ...] = ()
     oom_kills_before: int | None = None
     """`host.oom_kills()` at the start of the attempt, so that only newer ones count."""
     gpu_seen: GpuSeen = GpuSeen()
     silence: Silence = Silence()
     patience: WaitLimits = WaitLimits()
-    done: tuple[str, ...] = ()
-    """What was or will be done about it, for SUMMARY.md."""
 
 
 class JointRequest(Value):
@@ -88,8 +75,7 @@ def without_secrets(request: EvidenceRequest) -> EvidenceRequest:
     others = tuple(map(redact_text, seen.others))
     return msgspec.structs.replace(
         request,
-        command=redact_argv(request.command),
-        verdict=redact_data(request.verdict),
+        verdict=msgspec.convert(redact_data(request.verdict), BundleVerdict),
         gpu_seen=msgspec.structs.replace(seen, uses=uses, others=others),
     )
 

@@ -105,7 +105,7 @@ class Target:
         self.why_not = f"{self.why_not or 'no stack'}; {text}"
 
     def note(self, text: str) -> None:
-        """For the reader of processes.json."""
+        """For the reader of evidence.json."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -267,6 +267,8 @@ class Target:
             state=self.state,
             wchan=look.wchan if look else None,
             kernel=_kernel_frames(self.kernel_stack or ""),
+            kernel_stack=self.kernel_stack,
+            notes=tuple(self.notes),
             deciding_tid=self.deciding_tid,
             thread_waits=waits,
             wait=deciding.wait if deciding else None,

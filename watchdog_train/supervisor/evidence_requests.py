@@ -13,8 +13,8 @@ from typing import Literal
 import msgspec
 
 from watchdog_train.core import actions as a
-from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.rank_gone import missing_ranks
+from watchdog_train.core.diagnosis.facts import BundleVerdict
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import BundleWhy, RankEnd, Sample
 from watchdog_train.core.model.explanation import Silence
@@ -62,8 +62,22 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         return EvidenceRequest(
             mode=mode,
             device=device,
-            stall_id=stall_id,
-            why=why,
+            verdict=BundleVerdict(
+                id=stall_id,
+                why=why,
+                kind=kind,
+                basis=verdict.basis,
+                phase=verdict.phase,
+                ranks=verdict.ranks,
+                beat_age_s=round(verdict.age_s, 1),
+                straggler=self.state.straggler,
+                at=time.time(),
+                attempt=_number(self.state),
+                words=why_text(verdict.why),
+                command=self.state.argv,
+                exit=sight.exit,
+                done=self._what_follows(why),
+            ),
             silence=silence,
             out_dir=str(out_dir),
             staging_dir=str(context.staging_dir / f"{mode}-{stall_id}"),
@@ -72,20 +86,16 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
                 *map(self._as_known, self._ended()[:MOST_ENDED]),
                 *self._vanished(verdict.age_s, why),
             ),
-            verdict=self._verdict(kind, verdict),
             slot_dir=str(context.slot_dir) if context.slot_dir is not None else None,
             attempt_dir=str(attempt_dir),
             log_files=tuple(str(attempt_dir / name) for name in STREAM_FILES if name in files),
             deadline_s=policy.timing.look_s if mode == "look" else policy.evidence.total_s,
             process_s=policy.evidence.process_s,
             kill_follows=mode == "full" and kills(why, policy.recovery),
-            exit=sight.exit,
             last_save=next(iter(read_saves(attempt_dir, 1)), None) if why == "crash" else None,
-            command=self.state.argv,
             oom_kills_before=context.oom_kills_before,
             gpu_seen=msgspec.structs.replace(self.gpu_seen, uses=_uses(sight.sample)),
             patience=policy.patience,
-            done=self._what_follows(why),
         )
 
     def _ended(self) -> tuple[RankEnd, ...]:
@@ -128,19 +138,6 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         if reaction == "stop":
             return (f"{ending}, and the run stops",)
         return (f"{ending}, and it restarts from the newest valid checkpoint, if it may",)
-
-    def _verdict(self, kind: str, verdict: Verdict) -> dict[str, object]:
-        return {
-            "kind": kind,
-            "basis": verdict.basis,
-            "phase": verdict.phase,
-            "ranks": list(verdict.ranks),
-            "beat_age_s": round(verdict.age_s, 1),
-            "at": time.time(),
-            "attempt": _number(self.state),
-            "straggler": msgspec.to_builtins(self.state.straggler),
-            "why": why_text(verdict.why),
-        }
 
 
 def kills(why: BundleWhy, recovery: Recovery) -> bool:

@@ -183,7 +183,7 @@ class Tasks:
 
 def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> EvidenceResult:
     return EvidenceResult(
-        stall_id=request.stall_id,
+        stall_id=request.verdict.id,
         dir=request.out_dir,
         processes=(),
         explanation=None,

@@ -15,6 +15,7 @@ from watchdog_train.core.model import (
     ExitStatus,
     Milestone,
     Patience,
+    Phase,
     RankEnd,
     Role,
     Sender,
@@ -68,6 +69,10 @@ class ProcessEvidence(Value):
     wchan: str | None = None
     kernel: tuple[str, ...] = ()
     """Its stack in the kernel, innermost first, where it could be read."""
+    kernel_stack: str | None = None
+    """The same as the kernel tells it."""
+    notes: tuple[str, ...] = ()
+    """What the collector had to do about it, for the reader of evidence.json."""
     deciding_tid: int | None = None
     """The thread that told of progress last, where it says so and still lives; else it is the main
     thread that decides."""
@@ -221,14 +226,17 @@ class Evidence(Value):
 
 
 class BundleVerdict(Value):
-    """verdict.json: what was decided, and which process was captured."""
+    """verdict.json: what was decided, and which process was captured.
+
+    Its request has the first half; the rest is what a collection found.
+    """
 
     schema_version: int = 1
     id: str
     why: BundleWhy
     kind: str | None = None
     basis: str | None = None
-    phase: str | None = None
+    phase: Phase | None = None
     ranks: tuple[int, ...] = ()
     beat_age_s: float | None = None
     straggler: Straggler | None = None
@@ -248,3 +256,4 @@ class BundleVerdict(Value):
     problem: str | None = None
     done: tuple[str, ...] = ()
     """What was or will be done about it."""
+    hostname: str = ""
