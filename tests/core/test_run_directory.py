@@ -40,7 +40,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def make(runs: Path, name: str = "train", at: float = NOON, tail: str = "0000") -> RunDirectory:
-    run = create(runs, name, at, lambda _count: tail)
+    run = create(runs, name, at, lambda: tail)
     run.events.touch()
     return run
 
@@ -85,8 +85,8 @@ def test_latest_is_a_file_where_links_do_not_work(
 def test_the_same_second_and_tail_do_not_collide(runs: Path) -> None:
     """A taken id is never used twice."""
     tails = iter(["0000", "0000", "0001"])
-    first = create(runs, "train", NOON, lambda _count: next(tails))
-    second = create(runs, "train", NOON, lambda _count: next(tails))
+    first = create(runs, "train", NOON, lambda: next(tails))
+    second = create(runs, "train", NOON, lambda: next(tails))
     assert first.path != second.path
     assert runs_in(runs)[-1] == second
 

@@ -25,11 +25,12 @@ from watchdog_train.supervisor.environment import (
     keep_environment,
     training_environment,
 )
-from watchdog_train.supervisor.hands.keeper_records import read_exit, read_keeper, stream_files
+from watchdog_train.supervisor.hands.exits import read_exit, read_keeper
 from watchdog_train.supervisor.hands.launch import (
     LaunchedKeeper,
     drain_without_keeper,
     start_keeper,
+    stream_files,
 )
 from watchdog_train.supervisor.hands.streams import TakenEnds
 from watchdog_train.supervisor.terminal import Terminal, terminal_now

@@ -294,10 +294,7 @@ def test_an_adoption_does_not_forget_when_the_tree_was_gone(
     hands: Any = LocalHands(context)  # type: ignore[arg-type]
     context.tasks.scan_checkpoints = lambda request, _, **__: asked.append(request)
     context.staging_dir = tmp_path
-    context.run_id, context.policy = (
-        "run-1",
-        Policy(recovery=Recovery(checkpoints=(str(tmp_path),))),
-    )
+    context.policy = Policy(recovery=Recovery(checkpoints=(str(tmp_path),)))
     gone = (builders.exited(1), e.TreeGone())
     adopted = e.Adopted(pid=2, start=2, boot_id="b", previous_pid=1, why="gone")
     launching = e.AttemptLaunching(token="t", plan=builders.plan())

@@ -28,9 +28,7 @@ from tests.support import (
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.adopt import adopt_run
-from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.setup import take_lock
-from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 
 GOLDEN = TESTS / "golden"
@@ -129,9 +127,8 @@ def test_a_run_that_ends_while_its_lock_is_waited_for_is_left_alone(tmp_path: Pa
     directory.path.mkdir()
     *lines, last = (GOLDEN / "healthy.events.jsonl").read_bytes().splitlines(keepends=True)
     directory.events.write_bytes(b"".join(lines))
-    terminal = terminal_now(foreground=False)
     with pytest.raises(WtrainError, match="finished already") as refused:
-        adopt_run(directory, {}, terminal=terminal, display=Display())
+        adopt_run(directory)
     assert refused.value.reference == "run-finished"
     assert directory.events.read_bytes() == b"".join((*lines, last))
     take_lock(RunDirectory(directory.path), current()).release()

@@ -23,7 +23,6 @@ from watchdog_train.cli.reading import newest_save
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.config import dump_policy
 from watchdog_train.config.schema import build, flags, flatten
-from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.policy import Limits
 from watchdog_train.core.recovery import bisect as core
@@ -32,7 +31,7 @@ from watchdog_train.report.explanation_text import crash_words, what_happened
 from watchdog_train.report.facts import step_words
 from watchdog_train.report.words import clean, columns, count, duration
 from watchdog_train.store import requests
-from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.log_reading import read_state
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
 from watchdog_train.whole_files import replace_whole
 
@@ -172,7 +171,7 @@ def _run_of(place: Path) -> RunDirectory | None:
 def _state(run: RunDirectory | None) -> State:
     if run is None or not run.events.exists():
         return State()
-    return replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
+    return read_state(run, strict=False)
 
 
 def _new_places(command: tuple[str, ...], checkpoints: tuple[str, ...]) -> tuple[str, ...]:

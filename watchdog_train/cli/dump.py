@@ -14,7 +14,6 @@ from watchdog_train.cli.options import json_option, run_argument, runs_dir_optio
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.cli.show import read_or_refuse
 from watchdog_train.core import events as e
-from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.job.machines import JOINT
 from watchdog_train.core.model import EvidenceResult
 from watchdog_train.errors import WtrainError
@@ -23,7 +22,7 @@ from watchdog_train.evidence.manual import claim_bundle, collect_now
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import summary
 from watchdog_train.store import requests
-from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.log_reading import read_state
 from watchdog_train.store.run_directory import ignore_in_git, resolve
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir
 from watchdog_train.system import current
@@ -73,7 +72,7 @@ def _of_pid(pid: int, runs_dir: Path | None) -> EvidenceResult:
 
 def _of_run(run: RunDirectory) -> EvidenceResult:
     run.hold()
-    state = replay(read_events(run.events, strict=False, spill_dir=run.spill_dir).events)
+    state = read_state(run, strict=False)
     alive = living_members(state, current())
     if not alive:
         raise WtrainError(

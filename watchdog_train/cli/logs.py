@@ -38,7 +38,7 @@ from watchdog_train.report.words import SafeOutput, listed
 from watchdog_train.store.run_directory import resolve
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.display import Tail
-from watchdog_train.supervisor.hands.keeper_records import gives_ranks_streams
+from watchdog_train.supervisor.hands.launch import read_orders
 from watchdog_train.system import current
 from watchdog_train.trusted_files import names
 
@@ -158,7 +158,7 @@ def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: 
         what = f"no line of this machine's {unmarked}"
         hint = f"wtrain logs --machine {part.folder.rpartition('/')[2]} shows all of it"
     elif rank in (known := _ranks_of(run)) and any(
-        gives_ranks_streams(run.attempt(number)) for number in chosen
+        read_orders(run.attempt(number)).get("ranks") for number in chosen
     ):
         return echo(f"wtrain: rank {rank} has written nothing", err=True)
     elif known and rank not in known:
@@ -277,7 +277,7 @@ def _sources(
     own = rank_streams_of(folder, rank)
     # Where ranks have files, one without a file has written nothing. A file may come later while
     # we follow, and the file of all has its lines again: so the launcher decides from the start.
-    separate = gives_ranks_streams(attempt) if follow else own or has_rank_files(folder)
+    separate = read_orders(attempt).get("ranks") if follow else own or has_rank_files(folder)
     return own if separate else streams_of(folder)
 
 

@@ -67,7 +67,7 @@ def restart(
     from watchdog_train.cli.stop import stop_run
     from watchdog_train.core.policy import Policy, Recovery
     from watchdog_train.core.starting.jobs import is_begun_again
-    from watchdog_train.remedies.catalogue import available, refuse_unknown
+    from watchdog_train.remedies.catalogue import refuse_unknown
     from watchdog_train.report.words import listed
     from watchdog_train.supervisor.detach import refuse_to_detach
     from watchdog_train.supervisor.environment import environment_again
@@ -105,20 +105,16 @@ def restart(
             return start_agent(
                 run,
                 changed,
-                available(),
                 environment=again.variables,
-                foreground=launched is None,
                 on_launched=launched,
             )
         return reopen_run(
             run,
-            available(),
             task=task,
             changed=changed,
             with_remedies=with_remedies,
             allow=allow,
             environment=again.variables,
-            foreground=launched is None,
             fresh_budget=not keep_budget,
             on_launched=launched,
         )
@@ -138,17 +134,8 @@ def adopt(run_ref: str | None, runs_dir: Path | None) -> None:
 
 def adopt_here(directory: RunDirectory, stop_mode: Literal["soft", "now"] | None = None) -> int:
     """Supervise the run in this terminal to its end; returns its exit code."""
-    from watchdog_train.remedies.catalogue import available
     from watchdog_train.supervisor.adopt import adopt_run
-    from watchdog_train.supervisor.display import Display
-    from watchdog_train.supervisor.terminal import terminal_now
 
-    session = adopt_run(
-        directory,
-        available(),
-        terminal=terminal_now(foreground=True),
-        display=Display(),
-        stop_mode=stop_mode,
-    )
+    session = adopt_run(directory, stop_mode=stop_mode)
     session.close_with_words()
     return session.exit_code

@@ -30,7 +30,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
     On a hang wtrain takes stack dumps of every process, kills the training, and restarts it from
     the newest valid checkpoint with safer settings.
     """
-    from watchdog_train.remedies.catalogue import available, refuse_unknown
+    from watchdog_train.remedies.catalogue import refuse_unknown
     from watchdog_train.supervisor.command_check import check_command
     from watchdog_train.supervisor.start import start_run
 
@@ -46,14 +46,7 @@ def run(detach: bool, until_first_step: bool, command: tuple[str, ...], **flags:
     options = _options(command)
 
     def supervise(launched: Callable[[RunSession], None] | None) -> RunSession:
-        return start_run(
-            loaded.policy,
-            command,
-            available(),
-            foreground=launched is None,
-            options=options,
-            on_launched=launched,
-        )
+        return start_run(loaded.policy, command, options=options, on_launched=launched)
 
     if not detach:
         for source in loaded.sources:

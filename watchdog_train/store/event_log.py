@@ -73,7 +73,7 @@ class EventLog:
         """Somebody has deleted the file: what is spilled belongs to nothing any more."""
         self._fd = fd
         self._clock = clock
-        self._spill = Spill(spill_dir)
+        self._spill, self._spill_dir = Spill(spill_dir), spill_dir
         self._late = False
         self._seq = seq
         self._changed = threading.Condition()
@@ -111,7 +111,12 @@ class EventLog:
                 os.ftruncate(fd, size)
         except OSError as error:
             _close(fd)
-            raise _cannot_open(path, error) from error
+            raise WtrainError(
+                f"the event log cannot be written: {error.strerror}",
+                context=str(path),
+                hint="choose another place with --runs-dir DIR",
+                reference="event-log-unwritable",
+            ) from error
         except WtrainError:
             _close(fd)
             raise
@@ -142,7 +147,9 @@ class EventLog:
         recorded = decode_line(line[:-1])
         with self._changed:
             sampled = isinstance(event, Progress) and not event.is_census
-            if sampled and not self._room_for(line):
+            full = self._waiting_bytes + len(line) > MAX_WAITING_BYTES
+            full = full or self._good_bytes + self._waiting_bytes > SAMPLED_UNTIL_BYTES
+            if sampled and full:
                 self._left_out += 1
                 return msgspec.structs.replace(recorded, seq=self._seq)
             self._enqueue(line, recorded, lifecycle=lifecycle)
@@ -210,8 +217,8 @@ class EventLog:
         if self._writer.is_alive():
             return False
         _close(self._fd)
-        if not self._waiting:
-            self._spill.remove_place()
+        if not self._waiting and self._spill_dir is not None:
+            release_runtime_directory(self._spill_dir, with_content=False)
         return not self._waiting
 
     # -- the loop's side ---------------------------------------------------------------
@@ -219,12 +226,6 @@ class EventLog:
         self._seq = event.seq
         self._waiting.append(_Line(event.seq, line, lifecycle, time.monotonic()))
         self._waiting_bytes += len(line)
-
-    def _room_for(self, line: bytes) -> bool:
-        return (
-            self._waiting_bytes + len(line) <= MAX_WAITING_BYTES
-            and self._good_bytes + self._waiting_bytes <= SAMPLED_UNTIL_BYTES
-        )
 
     # -- the writer thread --------------------------------------------------------------
     def _write(self) -> None:
@@ -279,15 +280,6 @@ def _close(fd: int) -> None:
     if fd >= 0:
         with contextlib.suppress(OSError):
             os.close(fd)
-
-
-def _cannot_open(path: Path, error: OSError) -> WtrainError:
-    return WtrainError(
-        f"the event log cannot be written: {error.strerror}",
-        context=str(path),
-        hint="choose another place with --runs-dir DIR",
-        reference="event-log-unwritable",
-    )
 
 
 def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
@@ -382,8 +374,3 @@ class Spill:
             with contextlib.suppress(OSError):  # harmless where it stays: readers skip its events
                 self.path.unlink(missing_ok=True)
             self._seq = 0
-
-    def remove_place(self) -> None:
-        """Remove the directory if nothing is left in it, and the one above if it was the last."""
-        if self._directory is not None:
-            release_runtime_directory(self._directory, with_content=False)

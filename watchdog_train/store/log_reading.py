@@ -15,6 +15,8 @@ import msgspec
 
 from watchdog_train.core import events
 from watchdog_train.core.events import AnyEvent, RunFinished
+from watchdog_train.core.fold.evolve import replay
+from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.trusted_files import open_read
@@ -75,6 +77,10 @@ class OtherVersionError(ValueError):
         )
 
 
+class _Version(msgspec.Struct):
+    v: int
+
+
 def decode_line(line: bytes) -> events.AnyEvent:
     """The event of one line without its newline.
 
@@ -87,22 +93,14 @@ def decode_line(line: bytes) -> events.AnyEvent:
     try:
         event = events.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        version = _version_of(line)
-        if version not in (None, events.SCHEMA_VERSION):
-            raise OtherVersionError(version) from error
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            version = msgspec.json.decode(line, type=_Version).v
+            if version != events.SCHEMA_VERSION:
+                raise OtherVersionError(version) from error
         raise ValueError(str(error)) from error
     if event.v != events.SCHEMA_VERSION:
         raise OtherVersionError(event.v)
     return event
-
-
-def _version_of(line: bytes) -> int | None:
-    try:
-        found = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    version = found.get("v") if isinstance(found, dict) else None
-    return version if isinstance(version, int) else None
 
 
 MAX_LOG_BYTES = 1024 * 1024 * 1024
@@ -154,6 +152,11 @@ def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = Non
     return LogReading(reading.events + spilled, reading.torn_tail, len(spilled), reading.problem)
 
 
+def read_state(run: RunDirectory, *, strict: bool = True) -> State:
+    """What the log of a run says; raises as read_events() does."""
+    return replay(read_events(run.events, strict=strict, spill_dir=run.spill_dir).events)
+
+
 def read_spill(spill_dir: Path, *, after: int) -> tuple[tuple[AnyEvent, bytes], ...]:
     """The spilled events that follow `after` without a gap, each with its line."""
     path = spill_dir / SPILL_FILE
@@ -195,7 +198,9 @@ def _parse(path: Path, lines: Iterable[bytes], *, strict: bool) -> LogReading:
         if not line.endswith(b"\n"):
             return LogReading(tuple(found), line[:MAX_LINE_BYTES], 0, _summary(path, problems))
         try:
-            event = _decode_after(line[:-1], last)
+            event = decode_line(line[:-1])
+            if event.seq <= last:
+                raise ValueError(f"seq {event.seq} comes after {last}")  # noqa: TRY301
         except OtherVersionError as error:
             # Also when not strict: a state without it could be wrong, and nothing would show that.
             raise other_version(f"{path}:{number}", error) from error
@@ -212,13 +217,6 @@ def _parse(path: Path, lines: Iterable[bytes], *, strict: bool) -> LogReading:
         last = event.seq
         found.append(event)
     return LogReading(tuple(found), None, 0, _summary(path, problems))
-
-
-def _decode_after(line: bytes, last: int) -> AnyEvent:
-    event = decode_line(line)
-    if event.seq <= last:
-        raise ValueError(f"seq {event.seq} comes after {last}")
-    return event
 
 
 def _summary(path: Path, problems: list[str]) -> str | None:

@@ -54,16 +54,11 @@ def name_from_command(argv: Sequence[str]) -> str:
     return clean_name(program.removesuffix(".exe"))
 
 
-def _token_hex(size_bytes: int) -> str:
-    """As secrets.token_hex, which takes 5 ms to import."""
-    return os.urandom(size_bytes).hex()
-
-
 def create(
     runs_dir: Path,
     name: str,
     now: float | None = None,
-    token_hex: Callable[[int], str] = _token_hex,
+    tail: Callable[[], str] = lambda: os.urandom(2).hex(),
 ) -> RunDirectory:
     """Make the directory of a new run and point `latest` at it; `now` in Unix seconds.
 
@@ -76,7 +71,7 @@ def create(
         runs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         ignore_in_git(runs_dir)
         while made is None:
-            path = runs_dir / f"{clean_name(name)}-{stamp}-{token_hex(2)}"
+            path = runs_dir / f"{clean_name(name)}-{stamp}-{tail()}"
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
                 made = path
@@ -190,14 +185,6 @@ def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirect
     return run
 
 
-def resolve_here(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
-    """As `resolve`, but a run of another directory must be named."""
-    place = runs_dir or default_runs_dir()
-    if not run_ref and not runs_in(place):
-        raise _none_here("there is no run in this directory", place)
-    return resolve(run_ref, runs_dir)
-
-
 def _only_live_one(place: Path) -> RunDirectory:
     """The live run of this directory: from the list of live runs, and by the locks that are held.
 
@@ -213,10 +200,10 @@ def _only_live_one(place: Path) -> RunDirectory:
         return here[0]
     if here:
         raise _ambiguous("several runs are live here; name the one you mean", None, here)
-    raise _none_here("no run is live in this directory", place)
+    raise none_here("no run is live in this directory", place)
 
 
-def _none_here(message: str, place: Path) -> WtrainError:
+def none_here(message: str, place: Path) -> WtrainError:
     """Names the live runs of other directories: to act on one of them, the user names it."""
     elsewhere = [f"{entry.run_id} (in {entry.directory.path.parent})" for entry in live_runs()]
     hint = "wtrain ps -a lists the ended ones"

@@ -172,11 +172,11 @@ def runs_in(runs_dir: Path) -> tuple[RunDirectory, ...]:
 
 def newest_last(runs: Iterable[RunDirectory]) -> tuple[RunDirectory, ...]:
     """Runs by the time in their id; among those of one second `latest` knows which came last."""
-    return tuple(sorted(runs, key=lambda run: (run.stamp, _is_latest(run), run.run_id)))
 
+    def age(run: RunDirectory) -> tuple[str, bool, str]:
+        return run.stamp, latest_target(run.path.parent) == run.run_id, run.run_id
 
-def _is_latest(run: RunDirectory) -> bool:
-    return latest_target(run.path.parent) == run.run_id
+    return tuple(sorted(runs, key=age))
 
 
 def latest_target(runs_dir: Path) -> str | None:

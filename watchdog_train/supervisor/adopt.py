@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -11,22 +11,17 @@ from watchdog_train.client import layout
 from watchdog_train.config import load
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Request
-from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
-from watchdog_train.core.recovery.remedies import RemedySpec
-from watchdog_train.core.starting.jobs import JobTask, is_begun_again
+from watchdog_train.core.starting.jobs import is_begun_again
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.log_reading import read_state
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.environment import INJECT_DIRECTORY, environment_again
-from watchdog_train.supervisor.hands.keeper_records import stream_files
-from watchdog_train.supervisor.hands.launch import hold_streams
+from watchdog_train.supervisor.hands.launch import hold_streams, stream_files
 from watchdog_train.supervisor.job_task import own_task
 from watchdog_train.supervisor.setup import RunSession, link_of, take_lock, this_supervisor
-from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import current
 from watchdog_train.trusted_files import ENVIRONMENT as HELD
 
@@ -35,11 +30,9 @@ StopMode = Literal["soft", "now"]
 
 def adopt_run(
     directory: RunDirectory,
-    remedies: Mapping[str, RemedySpec],
     *,
-    terminal: Terminal,
-    display: Display,
     stop_mode: StopMode | None = None,
+    opening: str | None = None,
     on_adopted: Callable[[RunSession], None] | None = None,
 ) -> RunSession:
     """Become the supervisor of a run until it is finished; `stop_mode` stops it instead.
@@ -62,11 +55,10 @@ def adopt_run(
         session = RunSession(
             directory,
             load(directory.config, limits=state.limits).policy,
-            remedies,
-            terminal=terminal,
-            display=display,
             environment=_environment(directory, state),
             cwd=state.cwd,
+            on_launched=on_adopted,
+            opening=opening,
             state=state,
             lock=lock,
             task=task,
@@ -74,7 +66,10 @@ def adopt_run(
             link=link_of(task, children),
         )
         if state.crew is None and stop_mode is None:
-            session.context.unled = _task_of(session, state)
+            with suppress(WtrainError):  # said when the run was started
+                job = session.context.policy.job
+                environment = session.context.environment
+                session.context.unled = own_task(environment, system, job, state.launcher)
     except BaseException:
         lock.release()
         raise
@@ -104,7 +99,8 @@ def adopt_run(
         on_adopted(session)
     attempt = session.supervisor.state.attempt
     if attempt is not None and not attempt.tree_gone:
-        display.follow(stream_files(directory.attempt(attempt.attempt)), from_end=True)
+        streams = stream_files(directory.attempt(attempt.attempt))
+        session.context.display.follow(streams, from_end=True)
     if stop_mode is not None:
         kind: Literal["stop", "stop_now"] = "stop" if stop_mode == "soft" else "stop_now"
         session.supervisor.ask(Request(kind=kind, by="wtrain stop"))
@@ -114,7 +110,7 @@ def adopt_run(
 
 def _unfinished(directory: RunDirectory) -> State:
     """What its log says; WtrainError: there is nothing to go on with."""
-    state = replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
+    state = read_state(directory)
     if not state.run_id:
         raise WtrainError(
             "this run has no first event: its supervisor ended before it started anything",
@@ -130,13 +126,6 @@ def _unfinished(directory: RunDirectory) -> State:
             reference="run-finished",
         )
     return state
-
-
-def _task_of(session: RunSession, state: State) -> JobTask | None:
-    context = session.context
-    with suppress(WtrainError):  # said when the run was started
-        return own_task(context.environment, context.system, context.policy.job, state.launcher)
-    return None
 
 
 def _environment(directory: RunDirectory, state: State) -> dict[str, str]:

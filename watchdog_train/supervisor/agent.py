@@ -213,7 +213,7 @@ class Agent(Supervisor):
         number = attempt.attempt if attempt is not None else 0
         epoch = max(crew.epoch, self._inbox.epoch)
         report = messages.Report(
-            agent=self._me,
+            agent=this_machine(self._context, self._place, self.state),
             epoch=epoch,
             done=crew.done if crew.epoch == epoch else 0,
             attempt=self._refused[0] if self._refused is not None else number,
@@ -227,10 +227,6 @@ class Agent(Supervisor):
             self._reported, self._reported_at = report, now
             self._copy()
             self._line.send(LEADER, messages.encode(msgspec.structs.replace(report, now=now)))
-
-    @property
-    def _me(self) -> Machine:
-        return this_machine(self._context, self._place, self.state)
 
     def _sight(self, observation: a.Observation) -> a.TreeSight:
         """As the leader may see it: a bundle is there once the leader has its files."""

@@ -41,7 +41,6 @@ class Context(msgspec.Struct):
     tasks: Tasks
     signals: SignalQueue
     remedies: Mapping[str, RemedySpec]
-    run_id: str
     scope: str
     cwd: str
     slot_dir: Path | None

@@ -10,11 +10,10 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 
-from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.model import ProcessRow, Value
 from watchdog_train.core.starting.jobs import TASK_VARIABLES
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.log_reading import read_state
 from watchdog_train.store.registry import LiveRun
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -58,12 +57,10 @@ def find_twins(key: str, live: Iterable[LiveRun], system: ProcessSystem) -> Twin
 
 
 def _lives(run: LiveRun, system: ProcessSystem) -> bool:
-    directory = run.directory
     try:
-        events = read_events(directory.events, strict=False, spill_dir=directory.spill_dir).events
+        state = read_state(run.directory, strict=False)
     except WtrainError:
         return False  # a damaged log can be adopted by nobody
-    state = replay(events)
     if state.finished:
         return False
     attempt = state.attempt

@@ -335,7 +335,11 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
             finished.add(run.run_id)  # whatever it was, the reboot has ended it
             continue
         for event in events:
-            recorded.update((who, run.run_id) for who in _named_in(event))
+            if isinstance(event, e.AttemptLaunched):
+                recorded[ProcessId(event.pid, event.start)] = run.run_id
+                recorded[ProcessId(event.keeper_pid, event.keeper_start)] = run.run_id
+            elif isinstance(event, e.Progress):
+                recorded.update((who.identity, run.run_id) for who in event.members or ())
         left.update((daemon.process, run.run_id) for daemon in state.left)
         if state.finished:  # by its last word: a finished run may have been reopened since
             finished.add(run.run_id)
@@ -353,14 +357,6 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
 def is_ours(run: RunDirectory) -> bool:
     """Whether it is a run of this user, and no copy of one."""
     return is_own(run.path) and original_of(run.path) is None
-
-
-def _named_in(event: e.AnyEvent) -> Iterable[ProcessId]:
-    if isinstance(event, e.AttemptLaunched):
-        yield ProcessId(event.pid, event.start)
-        yield ProcessId(event.keeper_pid, event.keeper_start)
-    elif isinstance(event, e.Progress):
-        yield from (member.identity for member in event.members or ())
 
 
 def _living_members(

@@ -82,7 +82,10 @@ class Assessor:
         self.pace = paces.advance(self.pace, sample)
         self.standing = stragglers.advance(self.standing, sample)
         if saves is not None:
-            self._look_ahead(sample, now, saves)
+            places = [context.cwd, str(context.directory.path)]
+            places += [os.path.dirname(save.path) for save in saves[-1:]]
+            room = self._resources.newest(now, places)
+            self.outlook = outlooks.advance(self.outlook, sample, room, saves=saves)
         activity = self.track.activity
         self.busy_at = activity.quiet_since if activity.quiet_windows else now
         self.signs = signs(self.track, sample, detection)
@@ -106,12 +109,6 @@ class Assessor:
         if track.slept_at is None:
             return None
         return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
-
-    def _look_ahead(self, sample: Sample, now: float, saves: tuple[SaveRecord, ...]) -> None:
-        places = [self._context.cwd, str(self._context.directory.path)]
-        places += [os.path.dirname(save.path) for save in saves[-1:]]
-        room = self._resources.newest(now, places)
-        self.outlook = outlooks.advance(self.outlook, sample, room, saves=saves)
 
 
 CALM_S = 120.0
@@ -206,6 +203,8 @@ class Observer:
                 taken_s = context.system.monotonic() - now
                 self._quick_look_s = max(QUICK_LOOK_S, taken_s / QUICK_LOOK_SHARE)
         told = [sight.told for sight in sights]
+        judged = [slot.resumed_step for _, slot in self._sample.judged]
+        resumed = [step for step in judged if step is not None]
         tasks = context.tasks
         between = attempt is not None and attempt.ended and not state.finished
         short = no_room = no_save_room = None
@@ -228,7 +227,7 @@ class Observer:
             restored=tasks.restore,
             commands=tasks.commands,
             saves=self._saves.look(attempt, now),
-            other_port=self._other_port(state),
+            other_port=self._next_port.port(state) if idle and state.next_plan is None else None,
             settings=(
                 *self._side_files.settings(self._sample, attempt),
                 *chain.from_iterable(each.settings for each in told),
@@ -242,7 +241,7 @@ class Observer:
             or next((each.not_resumed for each in told if each.not_resumed), None),
             last_save=self._last_save(state, attempt),
             bundles=self._bundles,
-            resumed_step=self._resumed_step(),
+            resumed_step=max(resumed, default=None),
             signs=self._assessor.signs,
             busy_at=self._assessor.busy_at,
             slept=self._assessor.slept(),
@@ -263,11 +262,6 @@ class Observer:
             return None
         holds = [hold for each in self._hands if (hold := each.gpu_hold(now)) is not None]
         return next((hold for hold in holds if not hold.is_free), holds[0] if holds else None)
-
-    def _other_port(self, state: State) -> int | None:
-        attempt = state.attempt
-        ended = attempt is None or attempt.tree_gone
-        return self._next_port.port(state) if ended and state.next_plan is None else None
 
     def _follow(self, state: State, now: float) -> None:
         """Forget the last attempt when a new one begins: phases and totals start anew."""
@@ -351,12 +345,6 @@ class Observer:
             return None
         folder = self._context.directory.attempt(attempt.attempt)
         return newest_checkpoint(save for save in read_saves(folder, SAVES_CAP) if save.files)
-
-    def _resumed_step(self) -> int | None:
-        steps = [
-            slot.resumed_step for _, slot in self._sample.judged if slot.resumed_step is not None
-        ]
-        return max(steps, default=None)
 
 
 def _lacking(sights: tuple[TreeSight, ...], what: Callable[[Told], str | None]) -> str | None:

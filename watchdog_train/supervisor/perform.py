@@ -53,7 +53,7 @@ class Performer:
         self._observer = observer
         self._output_dirs: set[str] = set()
         self._save_dirs: set[str] = set()
-        self._claims = OutputDirectories(context.run_id, context.cwd, context.system)
+        self._claims = OutputDirectories(context.directory.run_id, context.cwd, context.system)
         self._world_size: int | None = None
 
     def perform(  # noqa: PLR0912 - one arm per action

@@ -14,19 +14,17 @@ import msgspec
 
 from watchdog_train.config import load
 from watchdog_train.core import events as e
-from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Why
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedies import RemedySpec, parted
+from watchdog_train.core.recovery.remedies import parted
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.errors import WtrainError
-from watchdog_train.store.log_reading import read_events
+from watchdog_train.store.log_reading import read_state
 from watchdog_train.store.registry import live_runs
-from watchdog_train.store.run_directory import name_from_command, point_latest, resolve_here
+from watchdog_train.store.run_directory import name_from_command, none_here, point_latest, resolve
 from watchdog_train.store.run_paths import AGENTS, RunDirectory, default_runs_dir, runs_in
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     find_twins,
     refuse_twins,
@@ -35,7 +33,6 @@ from watchdog_train.supervisor.duplicates import (
 from watchdog_train.supervisor.job_task import environment_of, is_led, own_task
 from watchdog_train.supervisor.setup import RunSession, link_of, take_lock, this_supervisor
 from watchdog_train.supervisor.start import start_run, write_settings
-from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
 
@@ -49,10 +46,13 @@ def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
     Raises:
         WtrainError: unknown or ambiguous, with the candidates.
     """
+    place = runs_dir or default_runs_dir()
     try:
-        return resolve_here(run_ref, runs_dir)
+        if not run_ref and not runs_in(place):  # one of another directory must be named
+            raise none_here("there is no run in this directory", place)
+        return resolve(run_ref, runs_dir)
     except WtrainError:
-        left = _parts(runs_dir or default_runs_dir())
+        left = _parts(place)
         name = RunDirectory(Path(run_ref)).name if run_ref else None
         own = [run for run in left if name in (None, run.name.rpartition("-")[0])]
         if not own:
@@ -115,38 +115,34 @@ def _home(run: RunDirectory) -> Path:
 def start_agent(
     run: RunDirectory,
     changed: Settings,
-    remedies: Mapping[str, RemedySpec],
     *,
     environment: Mapping[str, str],
-    foreground: bool,
-    on_launched: Callable[[RunSession], None] | None = None,
+    on_launched: Callable[[RunSession], None] | None,
 ) -> RunSession:
     """Become an agent of the leader that reopens its run, with the command of this one.
 
     Raises:
         WtrainError: refused, as a new run would be.
     """
-    state = _read(run)
+    state = read_state(run)
     settings = {**changed, "runs_dir": str(_home(run))}
     policy = load(run.config, None, settings, limits=state.limits).policy
     _refuse_missing_place(state)
     os.chdir(state.cwd)
     os.environ.update(environment)
-    return start_run(policy, state.argv, remedies, foreground=foreground, on_launched=on_launched)
+    return start_run(policy, state.argv, on_launched=on_launched)
 
 
 def reopen_run(
     directory: RunDirectory,
-    remedies: Mapping[str, RemedySpec],
     *,
     task: JobTask | None,
     changed: Settings,
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
     environment: Mapping[str, str],
-    foreground: bool,
-    fresh_budget: bool = True,
-    on_launched: Callable[[RunSession], None] | None = None,
+    fresh_budget: bool,
+    on_launched: Callable[[RunSession], None] | None,
 ) -> RunSession:
     """Make one more attempt of a finished run, and supervise it like any other.
 
@@ -157,10 +153,10 @@ def reopen_run(
         WtrainError: it has not ended, it succeeded, its place is gone, or something of it lives.
     """
     system = current()
-    _refuse(_read(directory), system)  # says so without touching anything
+    _refuse(read_state(directory), system)  # says so without touching anything
     lock = take_lock(directory, system)
     # Somebody else may have gone on with it while we waited for the lock.
-    state = _read(directory)
+    state = read_state(directory)
     _refuse(state, system)
     policy = _policy(directory, state, changed, with_remedies, allow)
     environment = environment_of(task, environment)
@@ -180,12 +176,9 @@ def reopen_run(
     session = RunSession(
         directory,
         policy,
-        remedies,
-        terminal=terminal_now(foreground=foreground),
-        display=Display(),
-        foreground=foreground,
         environment=environment,
         cwd=state.cwd,
+        on_launched=on_launched,
         state=state,
         reopen=True,
         lock=lock,
@@ -210,13 +203,8 @@ def reopen_run(
     if task is not None:
         session.supervisor.record(e.TaskJoined(task=task, host=me.host))
     session.register()
-    session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.run()
     return session
-
-
-def _read(directory: RunDirectory) -> State:
-    return replay(read_events(directory.events, spill_dir=directory.spill_dir).events)
 
 
 def _not_alone(task: JobTask, name: str) -> WtrainError:

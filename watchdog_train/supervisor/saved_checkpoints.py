@@ -80,17 +80,14 @@ class OutputDirectories:
                 if not shared or (job is not None and other.job == job):
                     continue
                 if self._system.is_alive(other.supervisor) is not False:
-                    yield from (_conflict(path, other) for path in shared)
+                    who, pid = other.run_id, other.supervisor.pid
+                    for path in shared:
+                        why = Why("shared-directory", who=who, pid=pid, path=path)
+                        yield e.CheckpointsShared(directory=path, run_id=who, pid=pid, why=why)
 
     def release(self) -> None:
         """Take all of it back, and what a supervisor of this run has left that was killed."""
         forget_claims(self._run_id)
-
-
-def _conflict(path: str, other: Claims) -> e.CheckpointsShared:
-    who, pid = other.run_id, other.supervisor.pid
-    why = Why("shared-directory", who=who, pid=pid, path=path)
-    return e.CheckpointsShared(directory=path, run_id=who, pid=pid, why=why)
 
 
 KEEP_S = 900.0

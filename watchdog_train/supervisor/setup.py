@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,11 +19,10 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import ProcessId, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import plans
-from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
 from watchdog_train.errors import EXIT_OUR_BUG, WtrainError
-from watchdog_train.remedies.catalogue import script_lines
+from watchdog_train.remedies.catalogue import available, script_lines
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import why_text
 from watchdog_train.reporting import write_plain
@@ -46,7 +45,7 @@ from watchdog_train.supervisor.resources import NEEDED_TASKS, WATCHING_TASKS, re
 from watchdog_train.supervisor.signals import SignalQueue
 from watchdog_train.supervisor.status_files import deserves_whole_page, write_whole_now
 from watchdog_train.supervisor.tasks import Tasks
-from watchdog_train.supervisor.terminal import Terminal
+from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.system.cgroup import oom_kills
 from watchdog_train.system.file_systems import (
@@ -102,8 +101,7 @@ def link_of(task: JobTask | None, children: ChildTable) -> Link | None:
 
 def _control_page(slot_dir: Path) -> ControlPage | None:
     with suppress(OSError):
-        path = slot_dir / "control"
-        return ControlPage.open(path) if path.exists() else ControlPage.create(path)
+        return ControlPage.create(slot_dir / "control")
     return None
 
 
@@ -128,13 +126,11 @@ class RunSession:
         self,
         directory: RunDirectory,
         policy: Policy,
-        remedies: Mapping[str, RemedySpec],
         *,
-        terminal: Terminal,
-        display: Display,
         environment: Mapping[str, str],
         cwd: str,
-        foreground: bool = True,
+        on_launched: Callable[[RunSession], None] | None,
+        opening: str | None = None,
         state: State | None = None,
         reopen: bool = False,
         lock: RunLock | None = None,
@@ -145,6 +141,8 @@ class RunSession:
         """Hold the run, where `state` was read while `lock` was held; without a lock it is taken.
 
         `reopen`: the run was over. Of a job that is led the first task leads, others are agents.
+        `on_launched` is called once, when the first attempt runs, in a session in the background.
+        `opening` is the first line that the user is told.
 
         Raises:
             WtrainError: another supervisor holds it.
@@ -161,8 +159,11 @@ class RunSession:
             staging = private_runtime_directory("staging", directory.run_id, make=True)
             system.become_subreaper()
             log = EventLog.open(directory.events, spill_dir=spill_dir)
-            signals = SignalQueue()
+            signals, display = SignalQueue(), Display()
             display.on_room(signals.wake)
+            if opening is not None:
+                display.say(opening)
+            foreground = on_launched is None
             self.context = Context(
                 directory=directory,
                 policy=policy,
@@ -172,14 +173,13 @@ class RunSession:
                 children=children,
                 tasks=Tasks(children),
                 signals=signals,
-                remedies=remedies,
-                run_id=directory.run_id,
+                remedies=available(),
                 scope=scope_of(system),
                 cwd=cwd,
                 slot_dir=slot_dir,
                 control=_control_page(slot_dir) if slot_dir is not None else None,
                 staging_dir=staging or directory.path / "staging",
-                terminal=terminal,
+                terminal=terminal_now(foreground=foreground),
                 display=display,
                 environment=dict(environment),
                 foreground=foreground,
@@ -189,6 +189,8 @@ class RunSession:
                 link=link,
             )
             self.supervisor = _supervisor_of(self.context, state or State(), task)
+            if on_launched is not None:
+                self.supervisor.on_launched = lambda: on_launched(self)
         except BaseException:
             self._lock.release()
             raise

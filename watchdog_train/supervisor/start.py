@@ -10,18 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from watchdog_train.config import dump_policy
-from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedies import RemedySpec
 from watchdog_train.errors import WtrainError
 from watchdog_train.store.lock import is_held
-from watchdog_train.store.log_reading import read_events
-from watchdog_train.store.registry import LiveRun, live_runs
+from watchdog_train.store.log_reading import read_state
+from watchdog_train.store.registry import live_runs
 from watchdog_train.store.run_directory import create, name_from_command
 from watchdog_train.store.run_paths import AGENTS, RunDirectory, default_runs_dir, runs_in
 from watchdog_train.supervisor.adopt import adopt_run
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.display import Display
 from watchdog_train.supervisor.duplicates import (
     Twins,
     find_twins,
@@ -38,7 +35,6 @@ from watchdog_train.supervisor.job_task import (
 )
 from watchdog_train.supervisor.resources import refuse_little_room
 from watchdog_train.supervisor.setup import RunSession, link_of
-from watchdog_train.supervisor.terminal import terminal_now
 from watchdog_train.system import current
 from watchdog_train.whole_files import replace_whole
 
@@ -46,13 +42,13 @@ from watchdog_train.whole_files import replace_whole
 def start_run(
     policy: Policy,
     command: tuple[str, ...],
-    remedies: Mapping[str, RemedySpec],
     *,
-    foreground: bool,
     options: tuple[str, ...] = (),
     on_launched: Callable[[RunSession], None] | None = None,
 ) -> RunSession:
     """Supervise a command until it is finished; the session knows the outcome.
+
+    In the background if somebody waits for the launch; see RunSession.
 
     Raises:
         WtrainError: refused, with exit code 78: no place for the run, or it runs already.
@@ -60,7 +56,6 @@ def start_run(
     refuse_little_room()
     cwd = os.getcwd()
     system = current()
-    display = Display()
     launcher = launcher_of(command, os.environ, cwd)
     task = own_task(os.environ, system, policy.job, launcher)
     environment = environment_of(task, os.environ)
@@ -69,7 +64,16 @@ def start_run(
     twins = Twins() if policy.recovery.duplicates == "ignore" else find_twins(key, live, system)
     refuse_twins(twins)
     if twins.unwatched:
-        return _take_up(twins.unwatched[-1], remedies, display, foreground, on_launched)
+        run = twins.unwatched[-1]
+        # Whether it makes progress is judged as ever: a hang is dumped, killed and restarted.
+        return adopt_run(
+            run.directory,
+            opening=f"wtrain: the same training lives already and nobody watches it ({run.run_id})"
+            ": it is taken up with its own settings instead of started again; --duplicates ignore "
+            "starts beside it",
+            on_adopted=on_launched,
+        )
+    opening = None
     leads = task if is_led(task, policy.job) else None
     name = policy.name or name_from_command(command)
     runs_dir = default_runs_dir(policy.runs_dir)
@@ -80,7 +84,7 @@ def start_run(
     elif task is not None and leads is None:
         name = f"{name}-{task.name_of(task.task)}"  # a person tells tasks by their runs' names
     elif task is None and policy.job.coordination is not None:
-        display.say("wtrain: this is the only task of its job: there is nobody to meet")
+        opening = "wtrain: this is the only task of its job: there is nobody to meet"
     children = ChildTable(system)
     link = link_of(leads, children)
     directory = create(runs_dir, name, time.time())
@@ -88,18 +92,15 @@ def start_run(
     session = RunSession(
         directory,
         policy,
-        remedies,
-        terminal=terminal_now(foreground=foreground),
-        display=display,
-        foreground=foreground,
         environment=environment,
         cwd=cwd,
+        on_launched=on_launched,
+        opening=opening,
         task=leads,
         children=children,
         link=link,
     )
     session.context.unled = task if leads is None else None
-    session.supervisor.on_launched = None if on_launched is None else lambda: on_launched(session)
     session.begin(name=name, argv=command, options=options, launcher=launcher)
     session.run()
     return session
@@ -110,35 +111,9 @@ def remove_succeeded(runs_dir: Path, name: str) -> None:
     for run in runs_in(runs_dir):
         with suppress(WtrainError, OSError):
             ended = run.name == name and is_held(run.lock) is False
-            if ended and not os.listdir(run.stalls):
-                log = read_events(run.events, spill_dir=run.spill_dir)
-                if replay(log.events).outcome == "succeeded":
-                    shutil.rmtree(run.path)
-
-
-def _take_up(
-    run: LiveRun,
-    remedies: Mapping[str, RemedySpec],
-    display: Display,
-    foreground: bool,
-    on_launched: Callable[[RunSession], None] | None,
-) -> RunSession:
-    """Watch over the training that lives already, instead of starting it a second time.
-
-    Whether it makes progress is judged as ever: if not, it is dumped, ended and begun again.
-    """
-    display.say(
-        f"wtrain: the same training lives already and nobody watches it ({run.run_id}): it is "
-        "taken up with its own settings instead of started again; --duplicates ignore starts "
-        "beside it"
-    )
-    return adopt_run(
-        run.directory,
-        remedies,
-        terminal=terminal_now(foreground=foreground),
-        display=display,
-        on_adopted=on_launched,
-    )
+            ended = ended and not os.listdir(run.stalls)
+            if ended and read_state(run).outcome == "succeeded":
+                shutil.rmtree(run.path)
 
 
 def write_settings(

@@ -120,7 +120,10 @@ class Tasks:
             with suppress(OSError):
                 replace_json(keep, answer)
 
-        self.ask("survey", request, folder, Survey, _no_survey, deadline_s=deadline_s, then=kept)
+        def failed(problem: str) -> Survey:
+            return Survey(findings=(), directories=(), problem=problem, failed=True)
+
+        self.ask("survey", request, folder, Survey, failed, deadline_s=deadline_s, then=kept)
 
     def run_commands(self, order: CommandOrder, folder: Path, env: Mapping[str, str]) -> None:
         """Start the user's commands that a restart waits for."""
@@ -191,7 +194,3 @@ def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> Evid
         seconds=seconds,
         problem=problem,
     )
-
-
-def _no_survey(problem: str) -> Survey:
-    return Survey(findings=(), directories=(), problem=problem, failed=True)

@@ -16,9 +16,9 @@ def oom_kills() -> int | None:
     """Kills by the memory killer in our own cgroup so far; None where it does not tell."""
     for folder in _folders("self", "memory"):
         for name in ("memory.events", "memory.oom_control"):
-            text = proc.text(f"{folder}/{name}")
-            if text is not None:
-                return _value(text, "oom_kill")
+            counts = _counts(f"{folder}/{name}")
+            if counts is not None:
+                return counts.get("oom_kill")
     return None
 
 
@@ -78,30 +78,24 @@ def cgroup_memory() -> dict[str, int | None] | None:
 def cgroup_cache_bytes() -> int:
     """Of what cgroup_memory() calls used: cached files, which the kernel gives back when needed."""
     for folder in _folders("self", "memory"):
-        found = {}
-        for line in (proc.text(f"{folder}/memory.stat") or "").splitlines():
-            name, _, value = line.partition(" ")
-            if name in ("active_file", "inactive_file") and value.strip().isdigit():
-                found[name] = int(value)
+        counts = _counts(f"{folder}/memory.stat") or {}
+        found = [counts[name] for name in ("active_file", "inactive_file") if name in counts]
         if found:
-            return sum(found.values())
+            return sum(found)
     return 0
 
 
-def _value(text: str | None, key: str) -> int | None:
-    for line in (text or "").splitlines():
-        name, _, value = line.partition(" ")
-        if name.rstrip(":") == key:
-            number = value.split()[0] if value.split() else ""
-            return int(number) if number.isdigit() else None
-    return None
+def _counts(path: str) -> dict[str, int] | None:
+    """A file of lines `name number`; None where it cannot be read."""
+    text = proc.text(path)
+    if text is None:
+        return None
+    words = (line.split() for line in text.splitlines())
+    return {w[0].rstrip(":"): int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
 
 
 def swap_bytes() -> int | None:
     """Read from and written to swap since boot; None where it is not told."""
-    pages = None
-    for line in (proc.text("/proc/vmstat") or "").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("pswpin", "pswpout") and value.isdigit():
-            pages = (pages or 0) + int(value)
-    return None if pages is None else pages * mmap.PAGESIZE
+    counts = _counts("/proc/vmstat") or {}
+    pages = [counts[name] for name in ("pswpin", "pswpout") if name in counts]
+    return sum(pages) * mmap.PAGESIZE if pages else None

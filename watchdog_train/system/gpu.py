@@ -116,6 +116,7 @@ class Looker:
         reasons = self._get("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if reasons is None:
             reasons = self._get("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        slowing = _whole(reasons) or 0
         return GpuDevice(
             index=index,
             uuid=_text(self._get("nvmlDeviceGetUUID", handle)),
@@ -127,7 +128,7 @@ class Looker:
             memory_total_bytes=_whole(getattr(memory, "total", None)),
             clock_mhz=_number(self._get("nvmlDeviceGetClockInfo", handle, clock)),
             clock_max_mhz=_number(self._get("nvmlDeviceGetMaxClockInfo", handle, clock)),
-            slowed_by=_slowed_by(_whole(reasons) or 0),
+            slowed_by=tuple(sorted({name for bit, name in _SLOWED_BY.items() if slowing & bit})),
             mig=bool(mig[0]) if isinstance(mig, (list, tuple)) and mig else None,
             processes=self._processes(handle),
             pcie_bytes_s=self._pcie_bytes_s(handle),
@@ -211,10 +212,6 @@ def _watts(value: Any) -> float | None:
     return number / 1000 if number is not None else None
 
 
-def _slowed_by(reasons: int) -> tuple[str, ...]:
-    return tuple(sorted({name for bit, name in _SLOWED_BY.items() if reasons & bit}))
-
-
 def _write(reading: GpuReading) -> bool:
     """Whether anybody still listens."""
     try:
@@ -226,12 +223,6 @@ def _write(reading: GpuReading) -> bool:
 
 def main() -> int:
     """Look again and again until nobody listens any more."""
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="wtrain-gpu", description=__doc__)
-    parser.add_argument("--once", action="store_true")
-    parser.add_argument("--every", type=float, default=EVERY_S)
-    options = parser.parse_args()
     try:
         import pynvml  # type: ignore[import-untyped,unused-ignore]
 
@@ -239,8 +230,8 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - no library, no driver, no rights: it is told
         _write(GpuReading(problem=f"NVML: {type(error).__name__}: {error}"[:300]))
         return 3
-    while _write(looker.reading()) and not options.once:
-        time.sleep(options.every)
+    while _write(looker.reading()) and "--once" not in sys.argv:
+        time.sleep(EVERY_S)
     return 0
 
 

@@ -20,7 +20,13 @@ from watchdog_train.core.model import ProcessId, ProcessRow, ThreadWait
 from watchdog_train.core.model.waits import ProcessRef, Stopped
 from watchdog_train.system import cgroup, proc, sock_diag
 from watchdog_train.system.file_systems import NETWORK_FILE_SYSTEMS, private_directory
-from watchdog_train.system.protocol import OUR_TOOL, Connections, ExitWatch, SignalResult
+from watchdog_train.system.protocol import (
+    OUR_TOOL,
+    Connections,
+    ExitWatch,
+    ProcessSystem,
+    SignalResult,
+)
 
 if sys.platform != "linux":
     raise ImportError("only for Linux; see system.current()")
@@ -57,7 +63,7 @@ def held(pid: int, state: str | None) -> Stopped | None:
     return Stopped(traced=True, debugger=debugger)
 
 
-class LinuxSystem:
+class LinuxSystem(ProcessSystem):
     """What Linux can do; see ProcessSystem."""
 
     name = "linux"
@@ -149,11 +155,6 @@ class LinuxSystem:
 
     def ignores_signal(self, pid: int, signal_number: int) -> bool | None:
         return _in_mask(pid, "SigIgn", signal_number)
-
-    def process_group(self, pid: int) -> int | None:
-        with suppress(ProcessLookupError, PermissionError):
-            return os.getpgid(pid)
-        return None
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """By a pidfd; None for another process of that pid, and without descriptors."""
@@ -267,10 +268,6 @@ class LinuxSystem:
         text = proc.read("/proc/self/mountinfo")
         kind = proc.mount_type(text, os.path.realpath(path)) if text else None
         return None if kind is None else kind in NETWORK_FILE_SYSTEMS
-
-    def monotonic(self) -> float:
-        """CLOCK_MONOTONIC, which every process of this boot shares."""
-        return time.monotonic()
 
     def suspended_s(self) -> float | None:
         """CLOCK_BOOTTIME goes on in suspend, CLOCK_MONOTONIC does not."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -96,13 +95,6 @@ class PortableSystem(ProcessSystem):
             return {name: shown[name] for name in names if name in shown} if shown else None
         return None
 
-    def process_group(self, pid: int) -> int | None:
-        """As the kernel says; Windows has no such number."""
-        if sys.platform != "win32":
-            with suppress(ProcessLookupError, PermissionError):
-                return os.getpgid(pid)
-        return None
-
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """Checked immediately before."""
         if who.pid <= 1 or who.pid == os.getpid():
@@ -129,10 +121,6 @@ class PortableSystem(ProcessSystem):
 
     def slot_directory(self, run_id: str) -> Path | None:
         return private_directory(run_id)
-
-    def monotonic(self) -> float:
-        """Comparable between processes wherever Python takes it from the kernel's clock."""
-        return time.monotonic()
 
     def remove_shared_memory(self, name: str) -> bool:
         """Never: what cannot be listed cannot be known to be ours."""

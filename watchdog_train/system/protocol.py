@@ -7,7 +7,9 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -127,6 +129,10 @@ class ProcessSystem(Protocol):
 
     def process_group(self, pid: int) -> int | None:
         """The pid of its group's leader; None where there are no groups, or no such process."""
+        if sys.platform != "win32":
+            with suppress(ProcessLookupError, PermissionError):
+                return os.getpgid(pid)
+        return None
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
         """Hold on to this very process, to learn how it ends; None where that cannot be."""
@@ -183,7 +189,8 @@ class ProcessSystem(Protocol):
         return None
 
     def monotonic(self) -> float:
-        """Seconds since boot, comparable between processes of this boot."""
+        """Seconds since boot, comparable between processes of this boot: the kernel's clock."""
+        return time.monotonic()
 
     def suspended_s(self) -> float | None:
         """Total time spent suspended since boot."""

@@ -21,12 +21,72 @@ from watchdog_train.core.model import (
     ProcessId,
     RankEnd,
     SlotReading,
+    Value,
 )
 from watchdog_train.core.starting.command_line import SHELLS, python_target
 from watchdog_train.store.slots import LastWords
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.hands.keeper_records import read_exit
 from watchdog_train.system.protocol import ExitWatch, ProcessSystem
+from watchdog_train.whole_files import read_json
+
+RECORD_CAP_BYTES = 64 * 1024
+
+
+class _Failure(Value):
+    message: str
+
+
+class _Exit(Value):
+    code: int | None = None
+    signal: int | None = None
+
+
+class KeeperRecord(Value):
+    """What a keeper says of itself and of the training it has started, or failed to."""
+
+    keeper_pid: int
+    keeper_start: int | None
+    """None where only psutil tells start times: ask the system for the identity."""
+    pid: int | None
+    start: int | None
+    failure: _Failure | None = msgspec.field(name="error")
+    runs: bool
+    """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
+
+    def keeper(self, system: ProcessSystem) -> ProcessId:
+        return _identity(system, self.keeper_pid, self.keeper_start)
+
+    @property
+    def error(self) -> str | None:
+        """Why no training could be started."""
+        return self.failure.message if self.failure is not None else None
+
+    def root(self, system: ProcessSystem) -> ProcessId | None:
+        """The training's root process; None when none could be started."""
+        return None if self.pid is None else _identity(system, self.pid, self.start)
+
+
+def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
+    """The keeper's record, None before there is one."""
+    return read_json(attempt_dir / "keeper.json", KeeperRecord, cap_bytes=RECORD_CAP_BYTES)
+
+
+def read_exit(attempt_dir: Path) -> ExitStatus | None:
+    """How the training's root ended, None while nobody has written that down."""
+    keeper = read_keeper(attempt_dir)
+    if keeper is not None and keeper.error is not None:
+        return ExitStatus(code=None, signal=None, how_known="not-started", error=keeper.error)
+    found = read_json(attempt_dir / "exit.json", _Exit, cap_bytes=RECORD_CAP_BYTES)
+    if found is None:
+        return None
+    return ExitStatus(code=found.code, signal=found.signal, how_known="keeper-file")
+
+
+def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
+    if start is not None:
+        return ProcessId(pid, start)
+    return system.identity(pid) or ProcessId(pid, 0)
+
 
 FILE_WITHIN_S = 0.5
 """After its keeper's word, until an exit without exit.json is believed: the file tells more."""

@@ -116,7 +116,7 @@ class GpuMemory:
     """One run's claim to GPU memory, over all of its attempts."""
 
     def __init__(self, watch: GpuWatch, system: ProcessSystem, name: Callable[[int], str]) -> None:
-        self._watch = watch
+        self.watch = watch
         self._system = system
         self._name = name
         self._claim = GpuClaim()
@@ -134,11 +134,11 @@ class GpuMemory:
 
         `ever`: all processes that ever belonged to the run.
         """
-        if not self._claim.needs or self._watch.trouble is not None:
+        if not self._claim.needs or self.watch.trouble is not None:
             return None
         if self._asked_at is None:
             self._asked_at = now
-        reading = self._watch.reading(now)
+        reading = self.watch.reading(now)
         if reading is None or reading.at < self._asked_at:  # of a time when the job lived
             return GpuHold(answered=False, asked_at=self._asked_at)
         found = hold(self._claim, reading, self._still_ours(reading, ever))
@@ -148,8 +148,8 @@ class GpuMemory:
 
     def seen(self, now: float, ever: AbstractSet[ProcessId]) -> GpuSeen:
         """Who else has memory on the job's devices, and errors of these; as far as it is known."""
-        reading = self._watch.reading(now)
-        xids = tuple(xid for xid in self._watch.xids if xid.index in {None, *self._devices})
+        reading = self.watch.reading(now)
+        xids = tuple(xid for xid in self.watch.xids if xid.index in {None, *self._devices})
         if reading is None:
             return GpuSeen(xids=xids)
         found = self._named(strangers(self._claim, reading, self._still_ours(reading, ever)))

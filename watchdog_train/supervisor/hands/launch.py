@@ -19,18 +19,18 @@ import watchdog_train.keeper
 from watchdog_train.core.model import ExitStatus, Plan, ProcessId
 from watchdog_train.supervisor.children import Child, ChildTable
 from watchdog_train.supervisor.environment import LaunchContext, training_environment
-from watchdog_train.supervisor.hands.keeper_records import read_orders
 from watchdog_train.supervisor.hands.streams import Ends, TakenEnds
 from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
-from watchdog_train.whole_files import replace_whole
+from watchdog_train.whole_files import read_json, replace_whole
 
 KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 KEEPER_CHILD = "keeper"
 """Name of a keeper, and of a pump that has taken its place, among our children."""
 EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
 """Exit code and signal, one of them -1: the keeper's word on the wake pipe."""
+ORDERS_CAP_BYTES = 64 * 1024
 LINGER_S = 5.0
 """How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
 
@@ -109,6 +109,22 @@ def start_keeper(
     finally:
         ends.close_writes()
     return LaunchedKeeper(child, ends, attempt_dir)
+
+
+def stream_files(attempt_dir: Path) -> dict[str, Path]:
+    """The capture files of an attempt by stream: output, or stdout and stderr."""
+    streams = read_orders(attempt_dir).get("streams")
+    known = ("output", "stdout", "stderr")
+    return {
+        name: attempt_dir / f"{name}.log"
+        for name in known
+        if isinstance(streams, dict) and name in streams
+    }
+
+
+def read_orders(attempt_dir: Path) -> dict[str, Any]:
+    """What the keeper of an attempt was told; training may have written there since."""
+    return read_json(attempt_dir / "launch.json", dict[str, Any], cap_bytes=ORDERS_CAP_BYTES) or {}
 
 
 def hold_streams(who: ProcessId, attempt_dir: Path, system: ProcessSystem) -> Ends | None:

@@ -32,8 +32,7 @@ from watchdog_train.store.slots import LastWords, sweep_slots
 from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.environment import LaunchContext
 from watchdog_train.supervisor.evidence_requests import EvidenceRequests
-from watchdog_train.supervisor.hands.exits import Ending
-from watchdog_train.supervisor.hands.keeper_records import KeeperRecord, read_keeper
+from watchdog_train.supervisor.hands.exits import Ending, KeeperRecord, read_keeper
 from watchdog_train.supervisor.hands.launch import KEEPER, drain_without_keeper, start_keeper
 from watchdog_train.supervisor.hands.sampling import Sampler
 from watchdog_train.system.protocol import ProcessSystem, SignalResult
@@ -188,7 +187,7 @@ class LocalHands(Sampler):
             task = state.task or context.unled
             context.control.begin_attempt(task.tasks if task is not None else 1)
         run = LaunchContext(
-            run_id=context.run_id,
+            run_id=context.directory.run_id,
             token=token,
             scope=context.scope,
             run_dir=context.directory.path,

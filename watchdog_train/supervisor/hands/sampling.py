@@ -85,10 +85,10 @@ class Sampler:
         self._tree: ProcessTree | None = None
         self._departures = Departures(context.system, last_words)
         asked = gpu.is_asked(context.policy.detection.gpu)
-        self._gpus = GpuWatch(context.children, gpu.command()) if asked else None
-        self._gpu_memory = (
-            GpuMemory(self._gpus, context.system, self._name) if self._gpus is not None else None
-        )
+        self._gpus: GpuMemory | None = None
+        if asked:
+            watch = GpuWatch(context.children, gpu.command())
+            self._gpus = GpuMemory(watch, context.system, self._name)
         self._of_earlier_attempts: frozenset[ProcessId] = frozenset()
         self._names: dict[int, str] = {}
         self._asking = False
@@ -115,12 +115,12 @@ class Sampler:
 
     def close(self) -> None:
         if self._gpus is not None:
-            self._gpus.close()
+            self._gpus.watch.close()
 
     @property
     def gpu_trouble(self) -> str | None:
         """Why nothing will be known of the GPUs any more."""
-        return self._gpus.trouble if self._gpus is not None else None
+        return self._gpus.watch.trouble if self._gpus is not None else None
 
     def _identities_ever(self) -> frozenset[ProcessId]:
         now = self._tree.identities_ever() if self._tree is not None else frozenset[ProcessId]()
@@ -128,19 +128,18 @@ class Sampler:
 
     def gpu_hold(self, now: float) -> GpuHold | None:
         """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
-        if self._gpu_memory is None:
-            return None
-        return self._gpu_memory.held(now, self._identities_ever())
+        return self._gpus.held(now, self._identities_ever()) if self._gpus is not None else None
 
     def gpu_seen(self) -> GpuSeen:
         """Who else has memory on the job's GPUs, and errors of theirs that the driver reported."""
-        if self._gpu_memory is None:
+        if self._gpus is None:
             return GpuSeen()
-        return self._gpu_memory.seen(self._context.system.monotonic(), self._identities_ever())
+        return self._gpus.seen(self._context.system.monotonic(), self._identities_ever())
 
     def members_ever(self) -> frozenset[int]:
         """Pids of everybody who ever belonged to the present attempt."""
-        return self._tree.pids_ever() if self._tree is not None else frozenset()
+        ever = self._tree.identities_ever() if self._tree is not None else ()
+        return frozenset(who.pid for who in ever)
 
     @property
     def rows(self) -> Mapping[int, ProcessRow]:
@@ -183,9 +182,11 @@ class Sampler:
             tree.rows,
             mine.root if mine.launched else None,
             now,
-            urgent=mine.kill is None and _may_be_killed(state, mine),
+            urgent=mine.kill is None
+            and (state.suspicion is not None or state.stop is not None or mine.ended),
         )
         gpu, members = self._gpu_use(look, now)
+        ends = context.ends
         return msgspec.structs.replace(
             look,
             members=members,
@@ -201,7 +202,7 @@ class Sampler:
             busy=self._busy(now),
             cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
             asked=asked,
-            held_back=self._held_back(),
+            held_back=ends is not None and context.display.holds_back and ends.are_waiting(),
         )
 
     def _outliving(self, look: Sample, now: float) -> tuple[Outliving, ...]:
@@ -230,10 +231,6 @@ class Sampler:
             )
         return tuple(found)
 
-    def _held_back(self) -> bool:
-        ends = self._context.ends
-        return ends is not None and self._context.display.holds_back and ends.are_waiting()
-
     def _cpu_wait_s(self, look: Sample, now: float, *, quiet: bool) -> float | None:
         """Only where all else is quiet: it takes 10 microseconds a thread."""
         if quiet:
@@ -258,11 +255,10 @@ class Sampler:
         if self._gpus is None or not any(m.slot is not None for m in members):
             return None, members
         pids = {member.member.pid for member in members}
-        reading = self._gpus.reading(now)
+        reading = self._gpus.watch.reading(now)
         if reading is None:
             return None, members
-        if self._gpu_memory is not None:
-            self._gpu_memory.follow(reading, pids)
+        self._gpus.follow(reading, pids)
         ranks = sum(m.member.role == "rank" for m in members)
         return self._named(job_use(reading, pids, ranks=ranks)), tuple(
             msgspec.structs.replace(m, gpu=self._named(job_use(reading, pids, m.member.pid)))
@@ -374,11 +370,6 @@ def _port(environment: Mapping[str, str]) -> int | None:
 
 def _rate(now: float | None, before: float | None, seconds: float) -> float | None:
     return None if now is None or before is None or seconds <= 0 else (now - before) / seconds
-
-
-def _may_be_killed(state: State, mine: Tree) -> bool:
-    """Soon: then what left the session is read at every look."""
-    return state.suspicion is not None or state.stop is not None or mine.ended
 
 
 def _log_bytes(attempt_dir: Path) -> int:

@@ -168,7 +168,7 @@ class Ends:
         streams = [
             {
                 name: {
-                    "path": os.path.join(folder, rank_file(number, name)),
+                    "path": os.path.join(folder, f"ranks/{number}/{name}.log"),
                     "fds": [fd for fd in ends if fd >= 0],
                 }
                 for name, ends in rank.items()
@@ -231,11 +231,6 @@ def _rank_numbers(told: object) -> Iterator[dict[str, int]]:
         about = rank.items() if isinstance(rank, dict) else ()
         fds = {name: one.get("fds") for name, one in about if isinstance(one, dict)}
         yield _numbers({name: fd[0] for name, fd in fds.items() if isinstance(fd, list) and fd})
-
-
-def rank_file(rank: int, stream: str) -> str:
-    """Where a rank's own output is kept, in the folder of its attempt."""
-    return f"ranks/{rank}/{stream}.log"
 
 
 def _close(*fds: int) -> None:

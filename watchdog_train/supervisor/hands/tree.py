@@ -128,10 +128,6 @@ class ProcessTree:
         """All who ever belonged, the dead included."""
         return frozenset((*self._members, *self._dead))
 
-    def pids_ever(self) -> frozenset[int]:
-        """Pids of all who ever belonged, the dead included."""
-        return frozenset(identity.pid for identity in (*self._members, *self._dead))
-
     def look(
         self,
         slots: Mapping[int, SlotReading],
