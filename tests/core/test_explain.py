@@ -67,164 +67,114 @@ HELD = {"wait": "file_lock", "path": "the.lock", "holders": [{"pid": 99, "start"
 PIPE = {"wait": "pipe", "call": "read", "others": [{"pid": 99, "start": 1, "name": "judge"}]}
 SYNCHRONIZE = ("synchronize (torch/cuda/__init__.py:1040)", *MAIN)
 STUCK = GpuUse(device=2, util=100.0, power=0.217, other_names=("pid 7 (vi, user alice)",))
+READ = "read (ssl.py:1)"
 SERVER = {"wait": "tcp", "call": "read", "address": "10.0.0.7:443"}
+MUTEX = {"wait": "mutex", "address": 1}
 ALONE = {
     "a FIFO in a save": (
-        process(10, *SAVE, *MAIN, wait=FIFO),
-        (
-            "rank 0 (pid 10) has been opening out/ckpt.pt for 41 s in torch.save (train.py:9). "
-            "It is a FIFO that no other process has open."
-        ),
+        (*SAVE, *MAIN), {"wait": FIFO}, "opening out/ckpt.pt", "torch.save",
+        "It is a FIFO that no other process has open.",
     ),
     "a lock of a stranger": (
-        process(10, *MAIN, wait=HELD),
-        (
-            "rank 0 (pid 10) has been waiting for the lock on the.lock for 41 s "
-            "in main (train.py:9). Held by vi (pid 99)."
-        ),
+        MAIN, {"wait": HELD}, "waiting for the lock on the.lock", "main", "Held by vi (pid 99).",
     ),
     "a pipe of a stranger": (
-        process(10, *MAIN, wait=PIPE),
-        (
-            "rank 0 (pid 10) has been reading from a pipe or socket of judge (pid 99) for 41 s "
-            "in main (train.py:9)."
-        ),
+        MAIN, {"wait": PIPE}, "reading from a pipe or socket of judge (pid 99)", "main", "",
     ),
     "a server": (
-        process(10, "read (ssl.py:1)", *MAIN, wait=SERVER),
-        (
-            "rank 0 (pid 10) has been waiting for an answer from 10.0.0.7:443 for 41 s "
-            "in ssl.read (train.py:9)."
-        ),
+        (READ, *MAIN), {"wait": SERVER}, "waiting for an answer from 10.0.0.7:443", "ssl.read", "",
     ),
     "a lock that nobody is known to hold": (
-        process(10, *MAIN, wait={"wait": "file_lock", "path": "x.lock", "complete": False}),
-        (
-            "rank 0 (pid 10) has been waiting for the lock on x.lock for 41 s "
-            "in main (train.py:9). Its holder is unknown."
-        ),
+        MAIN, {"wait": {"wait": "file_lock", "path": "x.lock", "complete": False}},
+        "waiting for the lock on x.lock", "main", "Its holder is unknown.",
     ),
     "both ends are its own": (
-        process(
-            10,
-            "read (ssl.py:1)",
-            *MAIN,
-            wait={**SERVER, "others": [{"pid": 10, "start": 1, "name": "python"}]},
-        ),
-        (
-            "rank 0 (pid 10) has been waiting for an answer from 10.0.0.7:443 for 41 s "
-            "in ssl.read (train.py:9). That is the process itself."
-        ),
+        (READ, *MAIN), {"wait": {**SERVER, "others": [{"pid": 10, "start": 1, "name": "python"}]}},
+        "waiting for an answer from 10.0.0.7:443", "ssl.read", "That is the process itself.",
     ),
     "a loop that polls": (
-        process(10, *MAIN, wait={"wait": "sleep", "left_s": 1.0}, polls=["path", "/o/done"]),
-        (
-            "rank 0 (pid 10) has been sleeping again and again for 41 s in main (train.py:9). "
-            'It polls. Its variable path is "/o/done".'
-        ),
+        MAIN, {"wait": {"wait": "sleep", "left_s": 1.0}, "polls": ["path", "/o/done"]},
+        "sleeping again and again", "main", 'It polls. Its variable path is "/o/done".',
     ),
     "an input that is a pipe": (
-        process(10, *MAIN, waits_for_input=True, wait=PIPE),
-        (
-            "rank 0 (pid 10) has been waiting for input from judge (pid 99) for 41 s "
-            "in main (train.py:9). That process holds the other end of its standard input."
-        ),
+        MAIN, {"waits_for_input": True, "wait": PIPE}, "waiting for input from judge (pid 99)",
+        "main", "That process holds the other end of its standard input.",
     ),
     "an event": (
-        process(
-            10,
-            "wait (threading.py:355)",
-            "wait (threading.py:655)",
-            *MAIN,
-            wait={"wait": "mutex", "address": 1},
-            sealed=True,
-        ),
-        (
-            "rank 0 (pid 10) has been waiting for an event inside the process for 41 s "
-            "in threading.wait (train.py:9). No thread is left that could set it."
-        ),
+        ("wait (threading.py:355)", "wait (threading.py:655)", *MAIN),
+        {"wait": MUTEX, "sealed": True}, "waiting for an event inside the process",
+        "threading.wait", "No thread is left that could set it.",
     ),
     "its full standard error": (
-        process(10, *MAIN, wait={**PIPE, "call": "write", "stream": 2}),
-        (
-            "rank 0 (pid 10) has been writing to its standard error (descriptor 2), a pipe or "
-            "socket of judge (pid 99) for 41 s in main (train.py:9)."
-        ),
+        MAIN, {"wait": {**PIPE, "call": "write", "stream": 2}},
+        "writing to its standard error (descriptor 2), a pipe or socket of judge (pid 99)",
+        "main", "",
     ),
     "a terminal that was stopped": (
-        process(10, *MAIN, wait={"wait": "terminal", "stream": 1}),
-        (
-            "rank 0 (pid 10) has been writing to its standard output (descriptor 1), a terminal "
-            "for 41 s in main (train.py:9). Ctrl-Q continues a stopped terminal."
-        ),
+        MAIN, {"wait": {"wait": "terminal", "stream": 1}},
+        "writing to its standard output (descriptor 1), a terminal", "main",
+        "Ctrl-Q continues a stopped terminal.",
     ),
     "asleep": (
-        process(10, *MAIN, wait={"wait": "sleep", "left_s": 100.0}),
-        (
-            "rank 0 (pid 10) has been sleeping for 41 s in main (train.py:9). "
-            "At most 1 min 40 s are left."
-        ),
+        MAIN, {"wait": {"wait": "sleep", "left_s": 100.0}}, "sleeping", "main",
+        "At most 1 min 40 s are left.",
     ),
     "a lock of its own, and nobody is left": (
-        process(10, *MAIN, wait={"wait": "mutex", "address": 1}, sealed=True),
-        (
-            "rank 0 (pid 10) has been waiting for a lock inside the process for 41 s "
-            "in main (train.py:9). No thread is left that could release it."
-        ),
+        MAIN, {"wait": MUTEX, "sealed": True}, "waiting for a lock inside the process", "main",
+        "No thread is left that could release it.",
     ),
     "a lock held at the fork": (
-        process(10, *MAIN, wait={"wait": "mutex", "address": 1, "owner_lives": False}),
-        (
-            "rank 0 (pid 10) has been waiting for a lock that nobody can release for 41 s "
-            "in main (train.py:9). It was held at the fork by a thread that this process does not "
-            "have."
-        ),
+        MAIN, {"wait": {**MUTEX, "owner_lives": False}},
+        "waiting for a lock that nobody can release", "main",
+        "It was held at the fork by a thread that this process does not have.",
     ),
     "a terminal": (
-        process(10, *MAIN, waits_for_input=True),
-        (
-            "rank 0 (pid 10) has been waiting for a person to type for 41 s in main (train.py:9). "
-            "Set the answer in advance for a run without one."
-        ),
+        MAIN, {"waits_for_input": True}, "waiting for a person to type", "main",
+        "Set the answer in advance for a run without one.",
     ),
     "inside the kernel": (
-        process(10, *MAIN, state="D", wait={"wait": "disk", "function": "nfs_wait", "path": "/d"}),
-        (
-            "rank 0 (pid 10) has been waiting inside the kernel for /d (in nfs_wait) for 41 s "
-            "in main (train.py:9). No signal can reach it."
-        ),
-    ),
-    "stopped": (
-        process(10, *MAIN, state="T"),
-        (
-            "rank 0 (pid 10) has been stopped by a signal from outside wtrain for 41 s. "
-            "To continue it: kill -CONT 10"
-        ),
-    ),
-    "a GPU that spins, by a host that spins": (
-        process(10, *SYNCHRONIZE, state="R", cpu_share=0.9, gpu=STUCK),
-        (
-            "rank 0 (pid 10) waits for its GPU in torch.synchronize (train.py:9), for 41 s; "
-            "the GPU is at 100 % and 22 % of its power limit: it runs a kernel that only waits; "
-            "shared with pid 7 (vi, user alice)."
-        ),
-    ),
-    "a GPU that the driver does not tell of": (
-        process(10, *SYNCHRONIZE, gpu=GpuUse()),
-        ("rank 0 (pid 10) waits for its GPU in torch.synchronize (train.py:9), for 41 s."),
+        MAIN, {"state": "D", "wait": {"wait": "disk", "function": "nfs_wait", "path": "/d"}},
+        "waiting inside the kernel for /d (in nfs_wait)", "main", "No signal can reach it.",
     ),
     "a CUDA call that works, for all that is known": (
-        process(10, *SYNCHRONIZE, state="R", cpu_share=0.9),
-        (
-            "rank 0 (pid 10) has been computing, at 90% of a core for 41 s "
-            "in torch.synchronize (train.py:9)."
-        ),
+        SYNCHRONIZE, {"state": "R", "cpu_share": 0.9}, "computing, at 90% of a core",
+        "torch.synchronize", "",
     ),
     "computing": (
-        process(10, *MAIN, state="R", cpu_share=0.9),
-        "rank 0 (pid 10) has been computing, at 90% of a core for 41 s in main (train.py:9).",
+        MAIN, {"state": "R", "cpu_share": 0.9}, "computing, at 90% of a core", "main", "",
     ),
-}
+}  # fmt: skip
+"""Stack, facts, what it does, where, and a sentence on the object."""
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_one_process_and_its_object(name):
+    """Who does what, on what, since when, where: one sentence, and one on the object."""
+    stack, facts, doing, where, more = ALONE[name]
+    found, words = told(process(10, *stack, **facts), since_s=41.0)
+    sentence = f"rank 0 (pid 10) has been {doing} for 41 s in {where} (train.py:9). {more}"
+    assert words == sentence.strip()
+    assert (found.victims, found.unknown) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (process(10, *MAIN, state="T"),
+         ("has been stopped by a signal from outside wtrain for 41 s. "
+          "To continue it: kill -CONT 10")),
+        (process(10, *SYNCHRONIZE, state="R", cpu_share=0.9, gpu=STUCK),
+         ("waits for its GPU in torch.synchronize (train.py:9), for 41 s; the GPU is at 100 % "
+          "and 22 % of its power limit: it runs a kernel that only waits; shared with pid 7 (vi, "
+          "user alice).")),
+        (process(10, *SYNCHRONIZE, gpu=GpuUse()),
+         "waits for its GPU in torch.synchronize (train.py:9), for 41 s."),
+    ],
+)  # fmt: skip
+def test_a_stopped_process_and_one_that_waits_for_its_gpu(given, expected):
+    found, words = told(given, since_s=41.0)
+    assert words == f"rank 0 (pid 10) {expected}"
+    assert (found.victims, found.unknown) == ((), ())
 
 
 ITEM = ("!cudaStreamSynchronize (libcudart.so)", "train (train.py:88)")
@@ -306,16 +256,6 @@ def test_the_flight_recorder_shows_which_rank_is_elsewhere():
 def test_only_synchronisation_copies_and_launches_are_waits_for_a_device(frames, call):
     """Loading a module, compiling, measuring kernels and starting NCCL take long and are none."""
     assert device_call(ThreadStack(frames=frames_of(frames))) == call
-
-
-@pytest.mark.parametrize("name", ALONE)
-def test_one_process_and_its_object(name):
-    """Who does what, on what, since when, where: one sentence, and one on the object."""
-    given, expected = ALONE[name]
-    found, words = told(given, since_s=41.0)
-    assert words == expected
-    assert not found.victims
-    assert not found.unknown
 
 
 def other(pid, rank, *main, **more):
@@ -442,17 +382,16 @@ def test_the_operation_that_backward_hides_is_what_the_rank_recorded(stack, reco
     assert f"rank 0 waits for rank 1 (pid 11) in {words} (train.py:16)." in text
 
 
-LOCKED = {"wait": "mutex", "address": 1}
 ASLEEP_IN_IT = {"wait": "sleep", "left_s": 3600.0}
 
 
 @pytest.mark.parametrize(
     ("stack", "wait", "world", "words"),
     [
-        (BACKWARD[1:], LOCKED, None, "waiting for a lock inside the process in torch.backward"),
-        (BACKWARD[1:], LOCKED, 1, "waiting for a lock inside the process in torch.backward"),
-        (BACKWARD[1:], LOCKED, 2, "in a collective, inside backward() in torch.backward"),
-        (BACKWARD, LOCKED, None, "in a collective of DDP's gradients, inside backward()"),
+        (BACKWARD[1:], MUTEX, None, "waiting for a lock inside the process in torch.backward"),
+        (BACKWARD[1:], MUTEX, 1, "waiting for a lock inside the process in torch.backward"),
+        (BACKWARD[1:], MUTEX, 2, "in a collective, inside backward() in torch.backward"),
+        (BACKWARD, MUTEX, None, "in a collective of DDP's gradients, inside backward()"),
         (BACKWARD[1:], ASLEEP_IN_IT, 2, "sleeping in torch.backward"),
     ],
 )
@@ -502,7 +441,7 @@ def test_a_loader_worker_in_the_handler_of_a_signal_is_not_idle():
     waiting = process(10, *LOADER)
     handler = ("on_signal (train.py:4)", *IDLE_WORKER)
     for stack, wait in ((handler, None), (IDLE_WORKER, ASLEEP_IN_IT)):
-        asleep = process(20, *stack, role="worker", worker=0, ppid=10, wait=wait or LOCKED)
+        asleep = process(20, *stack, role="worker", worker=0, ppid=10, wait=wait or MUTEX)
         _, text = told(waiting, asleep)
         assert "rank 0 waits for rank 0's worker 0 (pid 20) to bring a batch" in text, text
     _, text = told(waiting, process(20, *IDLE_WORKER, role="worker", worker=0, ppid=10))
@@ -568,7 +507,7 @@ def test_a_full_shared_memory_is_a_ground_of_its_own():
 
 
 STACKS = (REDUCE, LOADER, FETCHING, IDLE_WORKER, MAIN, (*SAVE, *MAIN), ())
-_SEEN = (FIFO, HELD, PIPE, SERVER, {"wait": "sleep"}, {"wait": "mutex", "address": 1})
+_SEEN = (FIFO, HELD, PIPE, SERVER, {"wait": "sleep"}, MUTEX)
 WAITS = ({}, *({"wait": wait} for wait in _SEEN))
 _PROCESS = st.builds(
     lambda pid, stack, wait, role, rank, ppid, state: process(
@@ -618,58 +557,48 @@ def threaded(*threads):
     return msgspec.structs.replace(rank, threads=tuple(stacks), thread_waits=facts)
 
 
-JOINS = process(10, "join (threading.py:1)", *MAIN, wait={"wait": "mutex", "address": 1})
-QUEUES = process(10, "get (queue.py:1)", *MAIN, wait={"wait": "mutex", "address": 1})
+JOINS = process(10, "join (threading.py:1)", *MAIN, wait=MUTEX)
+QUEUES = process(10, "get (queue.py:1)", *MAIN, wait=MUTEX)
 EVENTS = process(
     10, "wait (threading.py:1)", "Event.wait (threading.py:2)", *MAIN,
-    wait={"wait": "mutex", "address": 1},
+    wait=MUTEX,
 )  # fmt: skip
 ASLEEP = w.SleepWait(left_s=3600.0)
 UPLOADS = ("uploader", 21, ASLEEP, "upload (train.py:4)")
 THREADS = {
     "a join": (
         (JOINS, UPLOADS),
-        (
-            "rank 0 (pid 10) is waiting for its thread uploader in threading.join (train.py:9). "
-            "Its thread uploader is sleeping in upload (train.py:4). At most 1 h are left."
-        ),
+        ("rank 0 (pid 10) is waiting for its thread uploader in threading.join (train.py:9). "
+         "Its thread uploader is sleeping in upload (train.py:4). At most 1 h are left."),
     ),
     "a queue": (
         (QUEUES, UPLOADS),
-        (
-            "rank 0 (pid 10) is waiting for a queue in queue.get (train.py:9). "
-            "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
-            "At most 1 h are left."
-        ),
+        ("rank 0 (pid 10) is waiting for a queue in queue.get (train.py:9). "
+         "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
+         "At most 1 h are left."),
     ),
     "an event, and a thread that may have nothing to do with it": (
         (EVENTS, UPLOADS),
-        (
-            "rank 0 (pid 10) is waiting for a Python event in threading.wait (train.py:9). "
-            "Python does not record who could set it. "
-            "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
-            "At most 1 h are left."
-        ),
+        ("rank 0 (pid 10) is waiting for a Python event in threading.wait (train.py:9). "
+         "Python does not record who could set it. "
+         "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
+         "At most 1 h are left."),
     ),
     "a join of one of several": (
         (JOINS, UPLOADS, ("other", 22, *UPLOADS[2:])),
-        (
-            "rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
-            "Threads uploader and other of rank 0 are sleeping in upload (train.py:4). "
-            "At most 1 h are left. "
-            "Who could end the wait of rank 0 (pid 10) is unknown."
-        ),
+        ("rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
+         "Threads uploader and other of rank 0 are sleeping in upload (train.py:4). "
+         "At most 1 h are left. "
+         "Who could end the wait of rank 0 (pid 10) is unknown."),
     ),
     "a thread that waits for the one that waits for it": (
         (JOINS, ("uploader", 21, w.MutexWait(address=2, owner_tid=10), "upload (train.py:4)")),
-        (
-            "2 threads of rank 0 (pid 10) wait for each other and nobody else can end it: a "
-            "deadlock. rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
-            "rank 0 (pid 10) is waiting for a lock inside the process in upload (train.py:4). "
-            "Held by its own thread 10. This is its thread uploader."
-        ),
+        ("2 threads of rank 0 (pid 10) wait for each other and nobody else can end it: a "
+         "deadlock. rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
+         "rank 0 (pid 10) is waiting for a lock inside the process in upload (train.py:4). "
+         "Held by its own thread 10. This is its thread uploader."),
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", THREADS)
