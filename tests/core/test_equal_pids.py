@@ -94,16 +94,10 @@ def test_the_records_of_all_nodes_are_compared(tmp_path: Path) -> None:
     """Stacks alone cannot tell: who is behind in sequence numbers is, also on another node."""
     for number, (path, seq) in enumerate((("node0", 8), ("node1", 7))):
         facts = tuple(
-            CollectiveFact(
-                rank=2 * number + n,
-                group="0",
-                seq=seq,
-                op="ALLREDUCE",
-                last_enqueued=seq,
-                last_completed=seq - 1,
-            )
+            CollectiveFact(rank=2 * number + n, group="0", seq=seq, op="ALLREDUCE",
+                           last_enqueued=seq, last_completed=seq - 1)
             for n in range(2)
-        )
+        )  # fmt: skip
         given = msgspec.structs.replace(
             node(2 * number, WAITS, WAITS), collectives=facts, exchanging=(), world_size=4
         )

@@ -158,7 +158,7 @@ def test_facts_name_remedies_whatever_the_cause():
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
     evidence = msgspec.structs.replace(evidence, host=full)
     found = explain(Chains(evidence))
-    offer = x.Remedy(name="bigger-shm", by="fact", ground="shm")
+    offer = x.Remedy(name="bigger-shm", by="fact", ground="shared-memory")
     assert Grounds(evidence, found).offered(()) == (offer,)
     killed = msgspec.structs.replace(
         evidence_of({"why": "stall", "processes": []}),

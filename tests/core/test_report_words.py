@@ -112,7 +112,7 @@ def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
     text = (tmp_path / SUMMARY_FILE).read_text()
     assert "Straggler before it: rank 1 (pid 4) has its batch 0.2 s after the others" in text
     assert "## What follows\n\n- every process is ended, and the run stops\n" in text
-    change = "1. num-workers-0 (the cause names it): loads data in the main process; "
+    change = "1. num-workers-0: loads data in the main process; "
     change += "DataLoader(..., num_workers=0)\n"
     assert change in text
 

@@ -28,48 +28,11 @@ _OWN_CRASH = (4, 6, 7, 8, 11)
 _CALLS = {"open": "opening", "read": "reading", "write": "writing", "sync": "flushing"}
 
 
-_GROUNDS: dict[x.RemedyGround, str] = {
-    "named": "the cause names it",
-    "loader": "a DataLoader takes part",
-    "pinning": "the pin-memory thread takes part",
-    "forked": "a forked process takes part",
-    "sharing": "tensors pass between processes",
-    "shm": "shared memory is full or too small",
-    "datasets": "the library datasets takes part",
-    "tokenizers": "a tokenizer takes part",
-    "hub": "the Hugging Face hub takes part",
-    "xet": "a download by Xet takes part",
-    "remote-file": "a library's open file takes part",
-    "dead-holder": "no living process holds the lock",
-    "network-file": "it waits for a network file system",
-    "collective": "the ranks wait for each other",
-    "nccl": "NCCL takes part",
-    "store": "the ranks have not met",
-    "left-early": "a rank has left the others",
-    "failed-alone": "a rank failed and the others wait for it",
-    "evaluates": "it happened in an evaluation",
-    "rank-works": "the others wait for a rank that works",
-    "saves": "it happened in a save",
-    "leaves": "it happened at the exit",
-    "spawned": "a spawned process takes part",
-    "own-line": "it is in the training's own code",
-    "library-line": "it is in a library's code",
-    "device": "it waits for the GPU",
-    "gpu-fault": "the GPU or its driver reported a fault",
-    "gpu-memory": "the GPU's memory was used up",
-    "host-memory": "the machine's memory was used up",
-    "threads": "native threads take part",
-    "wandb": "wandb takes part",
-    "compiles": "a compiler takes part",
-    "nan": "the numbers overflowed",
-    "mps": "MPS takes part",
-}
-
-
 def remedy_line(remedy: x.Remedy, texts: Mapping[str, str]) -> str:
-    """`num-workers-0 (a DataLoader takes part): loads data in the main process`."""
+    """`num-workers-0 (seen: dataloader): loads data in the main process`."""
+    seen = "" if remedy.ground == "named" else f" (seen: {remedy.ground.replace('-', ' ')})"
     text = texts.get(remedy.name)
-    return f"{remedy.name} ({_GROUNDS[remedy.ground]}){f': {text}' if text else ''}"
+    return f"{remedy.name}{seen}{f': {text}' if text else ''}"
 
 
 def sentences(found: x.Explanation) -> tuple[str, ...]:

@@ -215,13 +215,13 @@ class Because(Value):
 
 
 RemedyGround = Literal[
-    "named", "loader", "pinning", "forked", "sharing", "shm", "datasets", "tokenizers", "hub",
-    "xet", "remote-file", "dead-holder", "network-file", "collective", "nccl",
-    "store", "left-early", "failed-alone", "evaluates", "rank-works", "saves", "leaves", "spawned",
-    "own-line", "library-line", "device", "gpu-fault", "gpu-memory", "host-memory", "threads",
-    "wandb", "compiles", "nan", "mps",
+    "named", "dataloader", "pin-memory-thread", "fork", "shared-tensors", "shared-memory",
+    "datasets", "tokenizers", "huggingface-hub", "xet", "remote-file", "dead-lock-holder",
+    "network-file-system", "collective", "nccl", "rendezvous", "rank-left-early", "rank-failed",
+    "evaluation", "slow-rank", "save", "exit", "spawn", "own-code", "library-code", "gpu-wait",
+    "gpu-fault", "gpu-memory", "host-memory", "native-threads", "wandb", "compiler", "nan", "mps",
 ]  # fmt: skip
-"""What was seen that calls for a remedy."""
+"""What was seen that calls for a remedy; named: the cause alone. Shown as it is."""
 
 
 class Remedy(Value):
