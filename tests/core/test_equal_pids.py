@@ -55,7 +55,7 @@ def test_the_right_one_of_two_with_the_same_pid_is_named(guilty: int) -> None:
     found = root_process(whole, told)
     assert (found.part, found.rank) == (guilty // 2, guilty)
     first, *_ = groups(whole, told)
-    assert [process.label for process in first.processes] == [f"rank {guilty}"]
+    assert [process.who.rank for process in first.processes] == [guilty]
     assert f"rank {guilty}: main (train.py:44)" in glance(whole, told)
 
 

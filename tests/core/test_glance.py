@@ -75,7 +75,7 @@ def test_everybody_is_on_one_line():
     )
     assert glance(msgspec.structs.replace(given, processes=processes)) == (
         "ranks 0-6: torch.all_reduce (train.py:88) | rank 7: torch._try_get_data (train.py:70) | "
-        "rank 7 worker 3: open (ds.py:9), in the kernel (rpc_wait_bit_killable)"
+        "rank 7's worker 3: open (ds.py:9), in the kernel (rpc_wait_bit_killable)"
     )
 
 

@@ -27,7 +27,7 @@ from watchdog_train.evidence.bundle import (
 from watchdog_train.evidence.machines import read_whole
 from watchdog_train.remedies.catalogue import remedy_words
 from watchdog_train.report.evidence_text import group_text, stacks_text, summary, title
-from watchdog_train.report.explanation_text import sentences
+from watchdog_train.report.explanation_text import sentences, who_words
 from watchdog_train.report.facts import caught_sentence, what_followed
 from watchdog_train.report.screen_text import one_screen
 from watchdog_train.report.words import clean, clock_time, ranks_text
@@ -220,7 +220,7 @@ def _answer(folder: Path, bundle: Bundle, found: tuple[Group, ...]) -> dict[str,
         "sentences": sentences(bundle.explanation) if bundle.explanation is not None else (),
         "groups": [
             {
-                "who": [process.label for process in group.processes],
+                "who": [who_words(process.who) for process in group.processes],
                 "pids": [process.pid for process in group.processes],
                 "idle": group.idle,
                 "frames": [str(frame) for frame in group.frames],

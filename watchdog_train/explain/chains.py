@@ -50,6 +50,11 @@ class _Node(msgspec.Struct, kw_only=True):
     died: ExceptionFact | None = None
     """What ended the only thread that could have ended this wait."""
 
+    @property
+    def who(self) -> x.Who:
+        """Its process."""
+        return self.process.who
+
 
 class Chains:
     """The processes of one piece of evidence as nodes, numbered; `waits` is their graph."""
@@ -85,7 +90,9 @@ class Chains:
             self.nodes[at].doing = self._with_ranks(at)
         for node in self.nodes:
             if isinstance(node.doing, x.BatchWait):
-                owing = tuple(self.who(n) for n in self._workers(node) if not self.nodes[n].idle)
+                owing = tuple(
+                    self.nodes[n].who for n in self._workers(node) if not self.nodes[n].idle
+                )
                 node.doing = msgspec.structs.replace(node.doing, workers=owing)
             children = [self.nodes[n].process for n in self._children_of(node.process)]
             if isinstance(node.doing, x.LoopWait) and node.process.wait and children:
@@ -444,11 +451,6 @@ class Chains:
         """Whether the second is another thread of the first one's process."""
         return inner in self._inner.get(at, ())
 
-    # -- values ---------------------------------------------------------------------------------
-    def who(self, at: int) -> x.Who:
-        """Of one node."""
-        return who(self.nodes[at].process)
-
 
 def _trains_with_others(evidence: Evidence) -> bool:
     """Whether there may be a process group: by the world's size, other ranks, or a frame."""
@@ -483,15 +485,3 @@ def plain_operation(name: str) -> str:
 def has_failed_end(end: x.End) -> bool:
     """Whether an end was a bad one; one of which nothing is known is not."""
     return bool(end.code) or end.signal is not None or end.raised is not None
-
-
-def who(process: ProcessEvidence) -> x.Who:
-    """A process of the evidence as everybody may know it."""
-    return x.Who(
-        pid=process.pid if process.pid > 0 else None,
-        start=process.start,
-        role=process.role,
-        rank=process.rank,
-        worker=process.worker,
-        name=process.name,
-    )

@@ -72,15 +72,15 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         root = told_end(evidence)
     victims = [
         x.Victim(
-            who=graph.who(at),
+            who=graph.nodes[at].who,
             how=graph.nodes[at].doing,
-            waits_for=tuple(graph.who(other) for other in others),
+            waits_for=tuple(graph.nodes[other].who for other in others),
             own=of_thread.places(graph.nodes[at].thread)[0],
         )
         for at, others in verdict.victims
         if at not in knot
         and not graph.nodes[at].inner
-        and (root is None or graph.who(at) != root.who)
+        and (root is None or graph.nodes[at].who != root.who)
     ]
     return x.Explanation(
         kind=_kind(evidence, root, proven=bool(knot) or bool(roots and roots[0] in verdict.stuck)),
@@ -192,7 +192,7 @@ def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.
         raised = doing.raised
         own, called = (_place(raised.own), _place(raised.raised)) if raised else (None, None)
     return x.Standstill(
-        who=graph.who(at),
+        who=graph.nodes[at].who,
         doing=doing,
         own=own,
         at=called,
@@ -277,7 +277,7 @@ def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.E
 
 def _unknown(graph: Chains, verdict: Verdict) -> tuple[x.Unknown, ...]:
     found = [
-        x.Unknown(what="stack", who=graph.who(n))
+        x.Unknown(what="stack", who=graph.nodes[n].who)
         for n, node in enumerate(graph.nodes)
         if node.process.role in ("rank", "worker")
         and node.process.how is None
@@ -290,9 +290,11 @@ def _unknown(graph: Chains, verdict: Verdict) -> tuple[x.Unknown, ...]:
             continue  # said with the wait itself
         holder = isinstance(doing, (w.MutexWait, x.PythonLockWait, x.ImportWait, w.FileLockWait))
         if isinstance(doing, w.UnknownWait):
-            found.append(x.Unknown(what="wait", who=graph.who(at)))
+            found.append(x.Unknown(what="wait", who=graph.nodes[at].who))
         else:
-            found.append(x.Unknown(what="holder" if holder else "other-end", who=graph.who(at)))
+            found.append(
+                x.Unknown(what="holder" if holder else "other-end", who=graph.nodes[at].who)
+            )
     unseen = graph.unseen()
     if unseen:
         found.append(x.Unknown(what="ranks", ranks=spans(unseen)))

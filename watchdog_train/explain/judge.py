@@ -175,14 +175,12 @@ def _culprit(one: _Candidate) -> int | None:
 def _because(best: _Candidate, scene: Scene) -> x.Because:
     process, hit = best.process, best.hit
     frame = deciding_frame(process.stack.frames) if process is not None else None
-    rank = _culprit(best)
     text = best.cause.says or best.family.says
     if hit is not None and "{line}" not in text:
         text += ' The output says: "{line}".'
     if best.family.symptom and scene.not_come:
         text += " By what the others print, {missing} did not come."
     values = {
-        "who": process.who if process is not None else "a rank" if rank is None else f"rank {rank}",
         "frame": str(frame) if frame is not None else "an unknown frame",
         "line": hit.line.text.strip()[:_LINE_SHOWN] if hit is not None else "",
         "others": ", ".join(scene.evidence.host.gpu_others[:4]) or "others",
@@ -194,6 +192,7 @@ def _because(best: _Candidate, scene: Scene) -> x.Because:
     return x.Because(
         family=best.family.id,
         certainty=best.certainty,
+        who=x.Who(pid=None, role="rank", rank=_culprit(best)) if process is None else process.who,
         template=text,
         values={name: value for name, value in values.items() if f"{{{name}}}" in text},
         link=best.family.link,

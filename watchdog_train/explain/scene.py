@@ -31,7 +31,7 @@ from watchdog_train.core.model import signal_in_code, signal_name
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain import frame_sets as sets
 from watchdog_train.explain import waits as of_thread
-from watchdog_train.explain.chains import Chains, who
+from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.messages import Message
 
 _KERNEL_FRAMES_CAP = 64
@@ -102,7 +102,7 @@ class Captured:
         self.sealed = bool(process.sealed)
         self.is_cut_off = self.sealed or lock_left
         self.holds_gil = self.stack.thread is not None and self.stack.thread.owns_gil
-        self.is_victim = who(process) in scene.victims
+        self.is_victim = process.who in scene.victims
         self.is_apart = process.identity in scene.odd
         self.spawned = process.forked is False
 

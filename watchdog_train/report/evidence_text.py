@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import (
@@ -27,13 +29,15 @@ from watchdog_train.report.explanation_text import (
     because,
     crash_words,
     doing_words,
+    names_words,
     remedy_line,
     sentences,
+    who_words,
 )
 from watchdog_train.report.notices import straggler_words
 from watchdog_train.report.places_text import process_sentences
 from watchdog_train.report.why_text import exit_text
-from watchdog_train.report.words import listed, ranks_text
+from watchdog_train.report.words import listed
 
 MOST_GROUPS = 6
 
@@ -76,11 +80,9 @@ def where(process: ProcessEvidence) -> str:
 
 
 def names(processes: Sequence[ProcessEvidence]) -> str:
-    """`ranks 0-6`, `rank 0 worker 1 and rank 0 worker 2`."""
-    ranks = [one.rank for one in processes if one.role == "rank" and one.rank is not None]
-    if len(ranks) == len(processes):
-        return ranks_text(ranks)
-    return listed([process.label for process in processes], _LABELS_SHOWN)
+    """`ranks 0-6`, `rank 0's worker 1 and rank 0's worker 2`."""
+    members = [msgspec.structs.replace(one.who, pid=None) for one in processes]
+    return names_words(members, pid=False, most=_LABELS_SHOWN)
 
 
 _GROUP_LINES = 8
@@ -215,7 +217,7 @@ def _line(process: ProcessEvidence) -> str:
         parts.append(f"CPU {process.cpu_share:.0%}")
     if process.wait is not None and not isinstance(process.wait, _SAID_BY_STATE):
         parts.append(" ".join(filter(None, doing_words(process.wait))).rstrip("."))
-    return f"{process.who}: {', '.join(parts) or 'no stack'}"
+    return f"{who_words(process.who)}: {', '.join(parts) or 'no stack'}"
 
 
 def stacks_text(process: ProcessEvidence) -> str:

@@ -50,14 +50,14 @@ def more_sentences(found: x.Explanation) -> tuple[str, ...]:
 def _others(found: x.Explanation) -> Iterable[str]:
     for number, one in enumerate((found.knot or found.also)[:_SHOWN]):
         alike = found.alike if found.root is None and number == 0 else ()
-        yield _sentence(_names((one.who, *alike)), one, several=bool(alike))
+        yield _sentence(names_words((one.who, *alike)), one, several=bool(alike))
 
 
 def what_happened(found: x.Explanation) -> str:
     """The one line about the root: who does what, on what, since when, where."""
     if found.knot:
         members = list(dict.fromkeys(one.who for one in found.knot))
-        names = _names(members)
+        names = names_words(members)
         if len(members) == 1:
             names = f"{len(found.knot)} threads of {names}"
         return f"{names} wait for each other and nobody else can end it: a deadlock."
@@ -67,7 +67,7 @@ def what_happened(found: x.Explanation) -> str:
         return "The training ended; which process failed first is unknown."
     if found.root is None:
         return "Nothing in the evidence tells who stands still."
-    who = _names((found.root.who, *found.alike))
+    who = names_words((found.root.who, *found.alike))
     return _sentence(who, found.through or found.root, several=bool(found.alike))
 
 
@@ -79,6 +79,7 @@ def because(found: x.Explanation) -> str:
     if cause is None:
         return ""
     values = {name: clean(value, _MESSAGE_CAP) for name, value in cause.values.items()}
+    values |= {"who": who_words(cause.who)} if cause.who is not None else {}
     text = re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], found[0]), cause.template)
     link = f" Known issue: {clean(cause.link, _PATH_CAP)}" if cause.link else ""
     told = clean(text, _CAUSE_CAP)
@@ -488,7 +489,7 @@ def _threads(found: x.Explanation) -> Iterable[str]:
         groups.setdefault((one.own, doing_words(one.doing)[0]), []).append(one)
     for members in list(groups.values())[:_SHOWN]:
         names = list(dict.fromkeys(map(_thread, members)))
-        whose = _names(list(dict.fromkeys(one.who for one in members)), pid=False)
+        whose = names_words(list(dict.fromkeys(one.who for one in members)), pid=False)
         which = f"{'Thread' if len(names) == 1 else 'Threads'} {listed(names, _SHOWN)} of {whose}"
         one = msgspec.structs.replace(members[0], thread=None)
         yield _sentence(which, one, several=len(names) > 1)
@@ -503,11 +504,11 @@ def victim_sentences(found: x.Explanation) -> Sequence[str]:
     groups: dict[tuple[str, str | None, x.Place | None], list[x.Who]] = {}
     for victim in found.victims:
         verb = _victim_words(victim.how)
-        whom = _names(victim.waits_for)
+        whom = names_words(victim.waits_for)
         groups.setdefault((whom, verb, victim.own if verb else None), []).append(victim.who)
     lines = []
     for (whom, verb, own), members in list(groups.items())[:_SHOWN]:
-        who = _names(members, pid=False)
+        who = names_words(members, pid=False)
         wait = "waits" if len(members) == 1 else "wait"
         waits = f"{who} {wait} for {whom}{verb}{_line(own)}."
         lines.append(waits if verb else f"{who} exited after {whom}.")
@@ -521,12 +522,12 @@ def _line(place: x.Place | None) -> str:
     return f" ({clean(place.file, _PATH_CAP)}{f':{place.line}' if place.line else ''})"
 
 
-def _names(members: Sequence[x.Who], *, pid: bool = True) -> str:
+def names_words(members: Sequence[x.Who], *, pid: bool = True, most: int = _SHOWN) -> str:
     """`rank 1 (pid 12)`, `ranks 1-30`, `rank 0's worker 1 (pid 14) and 3 more`."""
     ranks = [one.rank for one in members if one.role == "rank" and one.rank is not None]
     if len(ranks) == len(members) and (len(ranks) > 1 or not pid):
         return words.ranks_text(ranks)
-    return listed([who_words(one) for one in members], _SHOWN)
+    return listed([who_words(one) for one in members], most)
 
 
 _VICTIMS: dict[type[x.Doing], str] = {

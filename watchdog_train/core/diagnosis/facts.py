@@ -22,7 +22,7 @@ from watchdog_train.core.model import (
     Straggler,
     Value,
 )
-from watchdog_train.core.model.explanation import Place
+from watchdog_train.core.model.explanation import Place, Who
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.model.waits import FileLockWait, ThreadFact, Wait
 
@@ -127,17 +127,6 @@ class ProcessEvidence(Value):
         return self.part, self.pid
 
     @property
-    def label(self) -> str:
-        """`rank 0`, `rank 0 worker 1`, `launcher`."""
-        rank = "" if self.rank is None else f"rank {self.rank}"
-        if self.role == "rank":
-            return rank or "the training process"
-        if self.role == "worker":
-            worker = "worker" if self.worker is None else f"worker {self.worker}"
-            return f"{rank} {worker}".strip()
-        return self.role if self.role != "other" else self.name or "helper process"
-
-    @property
     def forked(self) -> bool | None:
         """Started by fork; None when its stack does not tell."""
         for thread in self.threads:
@@ -151,9 +140,16 @@ class ProcessEvidence(Value):
         return next((thread for thread in self.threads if thread.main), None)
 
     @property
-    def who(self) -> str:
-        """`rank 0 (pid 4242)`; text without a pid gives processes numbers below zero."""
-        return f"{self.label} (pid {self.pid})" if self.pid > 0 else self.label
+    def who(self) -> Who:
+        """As an explanation names it; text without a pid gives processes numbers below zero."""
+        return Who(
+            pid=self.pid if self.pid > 0 else None,
+            start=self.start,
+            role=self.role,
+            rank=self.rank,
+            worker=self.worker,
+            name=self.name,
+        )
 
 
 class LogText(Value):

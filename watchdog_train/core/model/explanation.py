@@ -208,7 +208,8 @@ class Because(Value):
     family: str
     certainty: Certainty
     template: str = ""
-    """The family's sentence with names of `values` in braces."""
+    """The family's sentence with `who` and names of `values` in braces."""
+    who: Who | None = None
     values: dict[str, str] = msgspec.field(default_factory=dict)
     link: str | None = None
     """The public thread or source that it is known from."""
