@@ -29,8 +29,8 @@ from watchdog_train.whole_files import replace_json
 def program(tmp_path):
     started = []
 
-    def start(name):
-        process = start_program(name, cwd=tmp_path, ready=True)
+    def start(name, *args):
+        process = start_program(name, *args, cwd=tmp_path, ready=True)
         started.append(process)
         return process
 
@@ -82,11 +82,11 @@ def test_a_sleeping_worker_is_stuck_but_not_proven(tmp_path, program):
 
 
 @pytest.mark.parametrize(
-    "name", ["ctypes_gil.py", pytest.param("ctypes_nogil.py", marks=pytest.mark.slow)]
+    "name", ["ctypes_gil", pytest.param("ctypes_nogil", marks=pytest.mark.slow)]
 )
 def test_a_deadlock_in_c_is_captured_and_proven(tmp_path, program, name):
     """Stacks come back with the interpreter lock held in C, and nobody is left to end the wait."""
-    process = program(name)
+    process = program("hangs.py", name)
     result = collect_tree(tmp_path, process.pid, "look")
     assert result.captured == 1
     assert result.patience.row == "proven"

@@ -32,19 +32,19 @@ from watchdog_train.core.policy import Limits
 
 
 @pytest.mark.parametrize(
-    "program",
+    "kind",
     [
-        "long_matmul.py",
-        pytest.param("big_save.py", marks=pytest.mark.slow),
-        pytest.param("slow_download.py", marks=(pytest.mark.needs_tcp_bytes, pytest.mark.slow)),
-        pytest.param("tokenise_processes.py", marks=pytest.mark.slow),
-        pytest.param("long_eval.py", marks=pytest.mark.slow),
-        pytest.param("many_children.py", marks=pytest.mark.slow),
+        "long_matmul",
+        pytest.param("big_save", marks=pytest.mark.slow),
+        pytest.param("slow_download", marks=(pytest.mark.needs_tcp_bytes, pytest.mark.slow)),
+        pytest.param("tokenise_processes", marks=pytest.mark.slow),
+        pytest.param("long_eval", marks=pytest.mark.slow),
+        pytest.param("many_children", marks=pytest.mark.slow),
     ],
 )
-def test_work_that_looks_like_a_hang(program: str, tmp_path: Path) -> None:
+def test_work_that_looks_like_a_hang(kind: str, tmp_path: Path) -> None:
     """Work without progress words, three times longer than the soft budget, is left in peace."""
-    run = run_fast(tmp_path, program_command(program), env={"LONG_S": "10"}).check(0)
+    run = run_fast(tmp_path, program_command("healthy.py", kind), env={"LONG_S": "10"}).check(0)
     assert_log_is_sound(run)
     assert_never_killed(run)
     assert last_line(run.stdout).startswith("finished step=40 ")
@@ -222,7 +222,7 @@ def test_a_wait_in_the_kernel_is_said_first_and_ended_when_it_lasts(tmp_path: Pa
 def test_waiting_for_a_person(tmp_path: Path) -> None:
     """A question on standard input is noticed, named, and never killed in the foreground."""
     read_end, write_end = os.pipe()
-    running = start_fast(tmp_path, program_command("wait_input.py"), stdin=read_end)
+    running = start_fast(tmp_path, program_command("healthy.py", "wait_input"), stdin=read_end)
     os.close(read_end)
     with os.fdopen(write_end, "wb", buffering=0) as answer:
         running.wait_for("noticed", 60, lambda event: event["kind"] == "input")
@@ -235,7 +235,7 @@ def test_waiting_for_a_person(tmp_path: Path) -> None:
 
 def test_stopped_training(tmp_path: Path) -> None:
     """A training that somebody has stopped is reported as stopped, and goes on when continued."""
-    running = start_fast(tmp_path, program_command("stopped.py"))
+    running = start_fast(tmp_path, program_command("healthy.py", "stopped"))
     running.wait_for("noticed", 60, lambda event: event["kind"] == "stopped")
     root = running.wait_for("attempt_launched", 1)["pid"]
     assert is_alive(root)

@@ -233,9 +233,9 @@ def test_uv_run_torchrun(tmp_path: Path) -> None:
     """A wrapper before the launcher changes nothing of all this."""
     config = write_fast_config(tmp_path)
     launch = (str(bin_path("uv")), "run", "--no-project", "--offline", TORCHRUN, "--standalone")
-    program = str(PROGRAMS / "rank_sleeps.py")
+    program = (str(PROGRAMS / "rank_faults.py"), "sleep")
     run = run_wtrain(
-        "run", "--config", str(config), *RESUME, "--", *launch, "--nproc-per-node=2", program,
+        "run", "--config", str(config), *RESUME, "--", *launch, "--nproc-per-node=2", *program,
         cwd=tmp_path, timeout_s=140,
     )  # fmt: skip
     seen = [process["role"] for process in run.only("evidence_collected")["processes"]]
@@ -248,7 +248,7 @@ def test_uv_run_torchrun(tmp_path: Path) -> None:
 
 def test_torchrun_in_a_script_with_a_pipe(tmp_path: Path) -> None:
     """It has a rendezvous for each attempt, and what its ranks print goes through the pipe."""
-    launch = f"{TORCHRUN} --nproc-per-node=2 {PROGRAMS / 'rank_sleeps.py'}"
+    launch = f"{TORCHRUN} --nproc-per-node=2 {PROGRAMS / 'rank_faults.py'} sleep"
     (tmp_path / "run.sh").write_text(f'set -o pipefail\n{launch} "$@" | tee -a log.txt\n')
     run = run_fast(tmp_path, ("bash", "run.sh"), *RESUME, timeout_s=140)
     seen = [process["role"] for process in run.only("evidence_collected")["processes"]]

@@ -111,30 +111,30 @@ def test_with_the_default_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "program",
+    "kind",
     [
-        pytest.param("double_fork.py", marks=pytest.mark.needs_subreaper),
-        pytest.param("ignore_sigterm.py", marks=pytest.mark.slow),
-        pytest.param("socket_read.py", marks=pytest.mark.slow),
-        pytest.param("ctypes_gil.py", marks=pytest.mark.slow),
-        pytest.param("ctypes_nogil.py", marks=pytest.mark.slow),
-        pytest.param("dead_file_lock.py", marks=pytest.mark.slow),
-        pytest.param("import_hang.py", marks=pytest.mark.slow),
+        pytest.param("double_fork", marks=pytest.mark.needs_subreaper),
+        pytest.param("ignore_sigterm", marks=pytest.mark.slow),
+        pytest.param("socket_read", marks=pytest.mark.slow),
+        pytest.param("ctypes_gil", marks=pytest.mark.slow),
+        pytest.param("ctypes_nogil", marks=pytest.mark.slow),
+        pytest.param("dead_file_lock", marks=pytest.mark.slow),
+        pytest.param("import_hang", marks=pytest.mark.slow),
     ],
 )
-def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
+def test_hang_of_the_first_attempt(kind: str, tmp_path: Path) -> None:
     """A main process that hangs once is ended with everything it started, and then finishes."""
-    run = run_program(tmp_path, program).check(0)
+    run = run_program(tmp_path, "hangs.py", kind).check(0)
     assert_log_is_sound(run)
     assert_evidence_came_first(run)
     assert_asked_before_killed(run)
     assert_tree_is_gone(run)
-    if program == "double_fork.py":  # one of them shows no token, nor the mark of this test
+    if kind == "double_fork":  # one of them shows no token, nor the mark of this test
         helpers = (tmp_path / "helpers.txt").read_text("ascii").split()
         assert not [pid for pid in helpers if is_alive(int(pid))], run.describe()
     assert len(run.of_type("attempt_launched")) == 2, run.describe()
     assert last_line(run.stdout).startswith("finished step=40 ")
-    if program != "import_hang.py":
+    if kind != "import_hang":
         plan = run.of_type("plan_made")[-1]["plan"]
         assert plan["checkpoint"]["step"] == 20, plan
 
@@ -142,7 +142,7 @@ def test_hang_of_the_first_attempt(program: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_hang_after_the_training_is_done(tmp_path: Path) -> None:
     """A process that hangs while it exits is ended, never restarted, and called a success."""
-    run = run_program(tmp_path, "hang_after_finish.py").check(0)
+    run = run_program(tmp_path, "hangs.py", "hang_after_finish").check(0)
     assert_tree_is_gone(run)
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
     finished = run.only("run_finished")

@@ -47,7 +47,7 @@ def test_interrupted_once(tmp_path: Path) -> None:
 
 def test_interrupted_twice(tmp_path: Path) -> None:
     """A second Ctrl-C kills, also what ignores every polite signal."""
-    running = start_fast(tmp_path, program_command("ignore_sigterm.py"), "--observe")
+    running = start_fast(tmp_path, program_command("hangs.py", "ignore_sigterm"), "--observe")
     running.wait_for("first_step", 60)
     running.send(signal.SIGINT)
     running.wait_for("stop_requested", 10)
@@ -162,7 +162,7 @@ def test_a_save_under_way_is_not_interrupted(tmp_path: Path) -> None:
     """A slow save of a script that cannot be asked: Ctrl-C waits for its end."""
     config = write_fast_config(tmp_path)
     config.write_text(config.read_text().replace("grace_s: 5", "grace_s: 60", 1))
-    running = start_fast(tmp_path, program_command("big_save.py"), env={"LONG_S": "4"})
+    running = start_fast(tmp_path, program_command("healthy.py", "big_save"), env={"LONG_S": "4"})
     running.wait_for("progress", 60, lambda e: any(r["phase"] == "checkpoint" for r in e["ranks"]))
     running.send(signal.SIGINT)
     run = running.result(60).check(130)

@@ -22,14 +22,16 @@ from tests.support import PROGRAMS, run_wtrain, signals_of, start_wtrain, write_
 pytestmark = pytest.mark.timeout(170)
 
 LAUNCH = ("--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-PROGRAM = str(PROGRAMS / "rank_sleeps.py")
+PROGRAM = str(PROGRAMS / "rank_faults.py")
 
 
 def test_a_rank_that_sleeps(tmp_path: Path) -> None:
     """Both ranks and the agent are dumped, the agent is held still, and the training finishes."""
     config = write_fast_config(tmp_path)
     options = ("--config", str(config), "--resume-arg", "--resume {checkpoint}")
-    run = run_wtrain("run", *options, *LAUNCH, PROGRAM, cwd=tmp_path, timeout_s=150).check(0)
+    run = run_wtrain("run", *options, *LAUNCH, PROGRAM, "sleep", cwd=tmp_path, timeout_s=150).check(
+        0
+    )
     assert_log_is_sound(run)
     assert_evidence_came_first(run)
     assert_asked_before_killed(run)
@@ -82,5 +84,5 @@ def test_a_rank_that_is_slow_is_named(
 @pytest.mark.slow
 def test_healthy_ranks(tmp_path: Path) -> None:
     """Two ranks that work are left in peace with the default settings."""
-    run = run_wtrain("run", *LAUNCH, PROGRAM, "--hang-at=-1", cwd=tmp_path, timeout_s=90).check(0)
+    run = run_wtrain("run", *LAUNCH, PROGRAM, "none", cwd=tmp_path, timeout_s=90).check(0)
     assert_never_killed(run)
