@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import watchdog_train
 from tests.support import run_command
 from watchdog_train.client import layout
+from watchdog_train.core.model import SlotReading
 from watchdog_train.store import slots
 from watchdog_train.store.control import ControlPage
 
@@ -90,13 +92,23 @@ class Training:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
+    def alone(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same script to its end without wtrain."""
+        done = run_script(self.root, script, *arguments, env=plain_environment())
+        assert done.returncode == 0, done.stderr
+        return done
+
     def start(
-        self, script: str, env: Mapping[str, str] | None = None, arguments: tuple[str, ...] = ()
+        self,
+        script: str,
+        env: Mapping[str, str] | None = None,
+        arguments: tuple[str, ...] = (),
+        python: tuple[str, ...] = (sys.executable,),
     ) -> subprocess.Popen[str]:
         """Start a script in a session of its own; its streams are pipes."""
         path = _write(self.root, script)
         return subprocess.Popen(
-            [sys.executable, str(path), *arguments],
+            [*python, str(path), *arguments],
             cwd=self.root,
             env=self.environment(env),
             stdin=subprocess.PIPE,
@@ -105,6 +117,27 @@ class Training:
             text=True,
             start_new_session=True,
         )
+
+    @contextmanager
+    def waiting(self, script: str, first: str, **how: Any) -> Iterator[subprocess.Popen[str]]:
+        """A script that has written this line, and then waits for one, with `how` of start().
+
+        It gets that line at the end, and must end well and quietly where the test went well.
+        """
+        process = self.start(script, **how)
+        try:
+            assert process.stdout.readline() == f"{first}\n", process.communicate("\n", 20)[1]
+            yield process
+        except BaseException:
+            process.communicate("\n", timeout=30)
+            raise
+        _, stderr = process.communicate("\n", timeout=30)
+        assert (process.returncode, stderr) == (0, "")
+
+    def reading(self) -> SlotReading:
+        """The only slot there is."""
+        (reading,) = slots.read_slots(self.slot_dir).readings
+        return reading
 
     def note(self) -> dict[str, Any]:
         """The only note file there is."""
@@ -120,6 +153,13 @@ class Training:
     def saves(self) -> tuple[slots.SaveRecord, ...]:
         """What was recorded as saved."""
         return slots.read_saves(self.attempt_dir)
+
+
+def answered(process: subprocess.Popen[str]) -> str:
+    """Gives a script of waiting() its line; what it writes then."""
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline()
 
 
 def run_script(

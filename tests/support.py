@@ -293,6 +293,12 @@ def program_command(name: str, *args: str) -> list[str]:
     return [sys.executable, str(path if path.is_absolute() else PROGRAMS / name), *args]
 
 
+def script(cwd: Path, text: str) -> tuple[str, str]:
+    """The command that runs this text as train.py in `cwd`."""
+    (cwd / "train.py").write_text(text, encoding="utf-8")
+    return sys.executable, "train.py"
+
+
 def read_log(run_dir: Path) -> list[Event]:
     """Events of a run as plain dicts; a last line that is still being written is left out."""
     try:

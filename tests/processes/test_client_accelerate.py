@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.client_runs import Training, plain_environment, run_script
+from tests.client_runs import Training, answered, plain_environment, run_script
 from tests.support import REPOSITORY
 from watchdog_train.client import layout
-from watchdog_train.store.slots import read_slots
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -162,21 +161,14 @@ def test_explicit_calls(training: Training) -> None:
 
 def test_a_save_and_a_stop_that_are_asked_for(training: Training) -> None:
     """A save goes on, a stop saves and ends; each leaves the whole state of that step."""
-    with training.control() as page:
-        process = training.start(EXPLICIT, arguments=("1000", "3", "7"))
-        try:
-            assert process.stdout.readline() == "now\n"
-            (reading,) = read_slots(training.slot_dir).readings
-            assert reading.can_save
-            assert reading.can_stop
-            page.request_save()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "now\n"
-            page.request_stop()
-        finally:
-            out, errors = process.communicate("\n", timeout=60)
-    ended, _, files = json.loads(out.splitlines()[-1])
-    assert ended == 7, errors
+    first = training.waiting(EXPLICIT, "now", arguments=("1000", "3", "7"))
+    with training.control() as page, first as process:
+        assert training.reading().can_save
+        assert training.reading().can_stop
+        page.request_save()
+        assert answered(process) == "now\n"
+        page.request_stop()
+        ended, _, files = json.loads(answered(process))
+    assert ended == 7
     assert {Path(name).parent.name for name in files} == {"step_3", "step_5", "step_7"}
     assert [save.step for save in training.saves()] == [3, 5, 7]

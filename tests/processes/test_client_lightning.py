@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint_samples import look
-from tests.client_runs import Training, plain_environment, run_script
+from tests.client_runs import Training, answered, plain_environment, run_script
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_slots
 
@@ -371,36 +371,22 @@ sys.stdin.readline()
 @pytest.mark.parametrize("name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.slow)])
 def test_requests_are_acted_on_at_the_next_step(training: Training, name: str) -> None:
     """A save goes on, one asked for in a validation comes after it, a stop saves and ends."""
-    with training.control() as page:
-        process = training.start(ASKED, env=of(name))
-
-        def answered(word: str) -> str:
-            process.stdin.write("\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-            assert line.startswith(word), process.stderr.read()
-            return line
-
-        try:
-            assert process.stdout.readline() == "now\n", process.stderr.read()
-            (reading,) = read_slots(training.slot_dir).readings
-            assert reading.can_save
-            assert reading.can_stop
-            page.request_save()
-            answered("validating")
-            saving = page.request_save()
-            answered("now")
-            stopping = page.request_stop()
-            line = answered("ended")
-            # Four steps an epoch, of two batches each; no validation but the one of the epoch.
-            # ModelCheckpoint adds none for the epoch that was not finished.
-            files = ["epoch=0-step=4.ckpt", *(f"wtrain-step={step}.ckpt" for step in (4, 5, 7))]
-            assert line == f"ended 7 {files} [0, 4]\n"
-            (reading,) = read_slots(training.slot_dir).readings
-            assert (reading.save_answered, reading.stop_answered) == (saving, stopping)
-            assert (reading.step, reading.phase) == (7, "finishing")
-        finally:
-            process.communicate("\n", timeout=30)
+    with training.control() as page, training.waiting(ASKED, "now", env=of(name)) as process:
+        assert training.reading().can_save
+        assert training.reading().can_stop
+        page.request_save()
+        assert answered(process) == "validating\n"
+        saving = page.request_save()
+        assert answered(process) == "now\n"
+        stopping = page.request_stop()
+        line = answered(process)
+        # Four steps an epoch, of two batches each; no validation but the one of the epoch.
+        # ModelCheckpoint adds none for the epoch that was not finished.
+        files = ["epoch=0-step=4.ckpt", *(f"wtrain-step={step}.ckpt" for step in (4, 5, 7))]
+        assert line == f"ended 7 {files} [0, 4]\n"
+        reading = training.reading()
+        assert (reading.save_answered, reading.stop_answered) == (saving, stopping)
+        assert (reading.step, reading.phase) == (7, "finishing")
     asked = [save for save in training.saves() if "wtrain" in save.path]
     assert [save.step for save in asked] == [4, 5, 7]
     whole = {item.path for item in look(training.root, level="full") if item.whole}
@@ -427,12 +413,9 @@ print("ended", t.global_step)
 @pytest.mark.slow
 def test_a_save_that_fails_does_not_end_the_training(training: Training) -> None:
     """A full disk in a save that wtrain has asked for is noted; the fit goes on."""
-    with training.control() as page:
-        process = training.start(FAILING)
-        assert process.stdout.readline() == "now\n"
+    with training.control() as page, training.waiting(FAILING, "now") as process:
         page.request_save()
-        out, errors = process.communicate("\n", timeout=60)
-    assert out == "ended 8\n", errors
+        assert answered(process) == "ended 8\n"
     assert any("No space left" in note for note in training.note()["notes"])
 
 

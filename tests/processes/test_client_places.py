@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.client_runs import Training
-from tests.support import wait_until
+from tests.client_runs import Training, plain_environment, run_script
+from tests.support import REPOSITORY, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.notices.notes import Note
-from watchdog_train.store.slots import read_note, read_slots
+from watchdog_train.store.slots import read_note
 
 
 def library(training: Training, name: str, text: str, version: str) -> None:
@@ -53,9 +53,7 @@ def finish():
 def test_a_place_is_named_while_the_process_is_inside(training: Training) -> None:
     """What is open, what was passed, and the user's own mark are in the side file in time."""
     library(training, "wandb", WAITING, "0.31.0")
-    process = training.start(HANGING)
-    try:
-        assert process.stdout.readline() == "inside\n"
+    with training.waiting(HANGING, "inside") as process:
 
         def inside() -> Note | None:
             note = note_of(training, process.pid)
@@ -68,13 +66,11 @@ def test_a_place_is_named_while_the_process_is_inside(training: Training) -> Non
         assert names == ["import wandb", "arguments parsed", "data is ready", "wandb.init"]
         assert [one.end is None for one in note.milestones] == [False, False, False, True]
         assert [one.mark for one in note.milestones] == [False, False, True, False]
-        (reading,) = read_slots(training.slot_dir).readings
+        reading = training.reading()
         assert note.changes == reading.milestone
         assert (note.start, note.attempt) == (reading.start, 1)
         assert note.hooks == {"argparse": "armed", "wandb": "armed"}
         assert note.options == ("--resume_from_checkpoint {checkpoint}",)
-    finally:
-        process.communicate("\n", timeout=20)
     after = note_of(training, process.pid)
     assert after.milestones[-1].name == "exit"
     assert after.milestones[-2].end is not None
@@ -220,10 +216,8 @@ print(milestones.listed(), "json" in sys.modules, "inspect" in sys.modules)
 
 def test_outside_a_supervised_run_nothing_is_kept(training: Training) -> None:
     """The functions do nothing, and import nothing."""
-    import tests.client_runs as runs
-
-    env = runs.plain_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    done = runs.run_script(training.root, UNSUPERVISED, env=env)
+    env = plain_environment() | {"PYTHONPATH": str(REPOSITORY)}
+    done = run_script(training.root, UNSUPERVISED, env=env)
     assert done.stdout == "[] False False\n", done.stderr
 
 

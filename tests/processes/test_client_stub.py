@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -36,20 +35,10 @@ input_is_over = sys.stdin.read()
 @pytest.mark.parametrize("version", ["3.8", "3.10", "3.12", "3.13"])
 def test_the_api_works_on_every_python(training: Training, version: str) -> None:
     """A bare script of any supported Python is heard, from the supervisor's copy, by file path."""
-    path = training.root / "script.py"
-    path.write_text(API)
-    process = subprocess.Popen(
-        [interpreter(version), str(path)],
-        env=training.environment({layout.ENV_RESUME_FROM: "/a/b"}),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        # Not asked for: the stub makes a redirected stdout line-buffered, as a terminal is.
-        assert process.stdout.readline().strip() == str(PACKAGE / "__init__.py")
-        (reading,) = read_slots(training.slot_dir).readings
+    # The line is not flushed: the stub makes a redirected stdout line-buffered, as a terminal is.
+    how = {"env": {layout.ENV_RESUME_FROM: "/a/b"}, "python": (interpreter(version),)}
+    with training.waiting(API, str(PACKAGE / "__init__.py"), **how) as process:
+        reading = training.reading()
         assert reading.pid == process.pid
         assert (reading.role, reading.rank, reading.attempt) == ("rank", 0, 1)
         assert (reading.step, reading.total_steps, reading.milestone) == (4, 9, 1)
@@ -61,9 +50,6 @@ def test_the_api_works_on_every_python(training: Training, version: str) -> None
         assert reading.start == int(
             Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
         )
-    finally:
-        _, stderr = process.communicate(timeout=20)
-    assert (process.returncode, stderr) == (0, "")
     assert list(training.slot_dir.glob("*.slot")) == []
 
 
@@ -252,19 +238,8 @@ def test_a_forked_child_never_writes_into_its_parents_slot(
     training: Training, version: str
 ) -> None:
     """The child gets a slot and a dump file of its own, and the fork warns of no thread."""
-    path = training.root / "script.py"
-    path.write_text(FORK)
     python = sys.executable if version == "3.11" else interpreter(version)
-    process = subprocess.Popen(
-        [python, "-W", "error", str(path)],
-        env=training.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout.readline() == "child\n"
+    with training.waiting(FORK, "child", python=(python, "-W", "error")) as process:
         readings = {reading.pid: reading for reading in read_slots(training.slot_dir).readings}
         parent = readings.pop(process.pid)
         (child,) = readings.values()
@@ -275,9 +250,6 @@ def test_a_forked_child_never_writes_into_its_parents_slot(
         dump = training.slot_dir / f"{child.pid}{layout.DUMP_SUFFIX}"
         wait_until(lambda: "script.py" in dump.read_text(), 5, "the child dumps into its file")
         assert (training.slot_dir / f"{process.pid}{layout.DUMP_SUFFIX}").read_text() == ""
-    finally:
-        _, stderr = process.communicate("\n", timeout=20)
-    assert (process.returncode, stderr) == (0, "")
 
 
 WAITING = """
@@ -293,25 +265,16 @@ def test_the_pulse_answers_a_dump_request(training: Training) -> None:
     with training.control() as page:
         page.request_dump()
         page.begin_attempt()
-        process = training.start(WAITING)
-        try:
-            process.stdout.readline()
+        with training.waiting(WAITING, "ready") as process:
             dump = training.slot_dir / f"{process.pid}{layout.DUMP_SUFFIX}"
             (words,) = training.slot_dir.glob("*" + layout.SLOT_SUFFIX)
             wait_until(lambda: words.read_bytes()[8 * layout.W_PULSE], 5, "a pulse")
             assert dump.read_text() == "", "a request to an earlier attempt was answered"
-            before = reading_of(training).progress
+            before = training.reading().progress
             number = page.request_dump()
-            wait_until(lambda: reading_of(training).dump_answered == number, 5, "an answer")
+            wait_until(lambda: training.reading().dump_answered == number, 5, "an answer")
             assert "script.py" in dump.read_text()
-            assert reading_of(training).progress == before
-        finally:
-            process.communicate("\n", timeout=20)
-
-
-def reading_of(training: Training):
-    (reading,) = read_slots(training.slot_dir).readings
-    return reading
+            assert training.reading().progress == before
 
 
 def test_a_users_handler_of_the_signal_is_kept(training: Training) -> None:
@@ -325,36 +288,27 @@ os.kill(os.getpid(), signal.SIGURG)
 print("not mine")
 sys.stdin.readline()
 """
-    process = training.start(script)
-    try:
-        assert process.stdout.readline() == "mine\n"
-        assert reading_of(training).fault_handler_signal == 0
-    finally:
-        process.communicate("\n", timeout=20)
+    with training.waiting(script, "mine"):
+        assert training.reading().fault_handler_signal == 0
 
 
 def test_roles_of_launchers_and_ranks(training: Training) -> None:
     """RANK makes a rank with its numbers; a launcher's command line makes a launcher."""
     script = "import watchdog_train as w, sys\nw.beat()\nprint(1)\nsys.stdin.readline()\n"
-    process = training.start(script, {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
-    try:
-        process.stdout.readline()
-        reading = reading_of(training)
+    ranks = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+    with training.waiting(script, "1", env=ranks):
+        reading = training.reading()
         assert (reading.role, reading.rank, reading.local_rank, reading.world_size) == (
             "rank", 3, 1, 4,
         )  # fmt: skip
-    finally:
-        process.communicate("\n", timeout=20)
     from watchdog_train.client.roles import is_launcher
 
-    assert is_launcher(["python", "-u", "-m", "torch.distributed.run", "train.py"])
-    assert is_launcher(["python", "-um", "torch.distributed.run"])
-    assert is_launcher(["python", "-Wignore::SyncWarning:c", "/venv/bin/torchrun"])
-    assert is_launcher(["python", "/venv/bin/torchrun", "train.py"])
-    assert is_launcher(["python", "-X", "dev", "/venv/bin/accelerate", "launch"])
-    assert not is_launcher(["python", "train.py", "torchrun"])
-    assert not is_launcher(["python", "-c", "torchrun"])
-    assert not is_launcher(["python"])
+    launchers = ("-u -m torch.distributed.run train.py", "-um torch.distributed.run")
+    launchers += ("-Wignore::SyncWarning:c /venv/bin/torchrun", "/venv/bin/torchrun train.py")
+    for words in (*launchers, "-X dev /venv/bin/accelerate launch"):
+        assert is_launcher(["python", *words.split()]), words
+    for words in ("train.py torchrun", "-c torchrun", ""):
+        assert not is_launcher(["python", *words.split()]), words
 
 
 def test_hooks_survive_hostile_imports(training: Training) -> None:
@@ -388,16 +342,10 @@ assert tqdm.__loader__.get_source("tqdm") and tqdm.__spec__.origin == tqdm.__fil
 
 def test_notes_and_slots_can_be_read_back(training: Training) -> None:
     """What the client writes, the supervisor's reader understands."""
-    process = training.start(
-        "import json, sys, watchdog_train as w\nw.mark('warm')\nw.phase('nonsense')\n"
-        "print(1)\nsys.stdin.readline()\n"
-    )
-    try:
-        process.stdout.readline()
+    script = "import json, sys, watchdog_train as w\nw.mark('warm')\nw.phase('nonsense')\n"
+    with training.waiting(script + "print(1)\nsys.stdin.readline()\n", "1") as process:
         note = wait_until(lambda: read_note(training.slot_dir, process.pid), 5, "a note")
         (warm,) = note.milestones
         assert (warm.name, warm.begin, warm.mark) == ("warm", warm.end, True)
         assert note.changes == 1
         assert note.role == "rank"
-    finally:
-        process.communicate("\n", timeout=20)

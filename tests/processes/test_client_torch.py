@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.client_runs import Training, plain_environment, run_script
+from tests.client_runs import Training, answered
 from tests.support import free_port, wait_until
 from watchdog_train.client import layout
 from watchdog_train.store.slots import read_saves, read_slots
@@ -57,8 +57,7 @@ SHOW = """
 def test_a_training_gives_the_same_bits_with_and_without_us(training: Training) -> None:
     """Losses, weights and the random state after it are bit-equal; nothing else is printed."""
     with_us = training.run(PLAIN, "0")
-    without = run_script(training.root, PLAIN, "0", env=plain_environment())
-    assert without.returncode == 0, without.stderr
+    without = training.alone(PLAIN, "0")
     assert (with_us.stdout, with_us.stderr) == (without.stdout, without.stderr)
     (save,) = training.saves()
     assert save.path == str(training.root / "model.pt")
@@ -108,9 +107,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_have_slots_of_their_own(training: Training, method: str) -> None:
     """Forked and spawned workers say so with their number, and the rank's words stay its own."""
-    process = training.start(WORKERS.replace("METHOD", repr(method)))
-    try:
-        assert process.stdout.readline() == "ready\n"
+    with training.waiting(WORKERS.replace("METHOD", repr(method)), "ready") as process:
         readings = {reading.pid: reading for reading in read_slots(training.slot_dir).readings}
         rank = readings.pop(process.pid)
         assert (rank.role, rank.rank, rank.worker) == ("rank", 0, None)
@@ -121,9 +118,6 @@ def test_workers_have_slots_of_their_own(training: Training, method: str) -> Non
         os.kill(workers[1].pid, signal.SIGURG)
         dump = training.slot_dir / f"{workers[1].pid}{layout.DUMP_SUFFIX}"
         wait_until(lambda: "_worker_loop" in dump.read_text(), 5, "the worker's stacks")
-    finally:
-        _, stderr = process.communicate("\n", timeout=30)
-    assert (process.returncode, stderr) == (0, "")
     assert list(training.slot_dir.glob("*" + layout.SLOT_SUFFIX)) == []
 
 
@@ -233,7 +227,7 @@ print(json.dumps([sum(counters["graph_break"].values()), dict(counters["stats"])
 def test_torch_compile_breaks_its_graphs_no_more_than_without_us(training: Training) -> None:
     """The number of graph breaks and of graphs is the same."""
     with_us = training.json(COMPILED)
-    without = run_script(training.root, COMPILED, env=plain_environment())
+    without = training.alone(COMPILED)
     assert with_us == json.loads(without.stdout.splitlines()[-1])
     assert with_us[0] > 0
 
@@ -333,7 +327,7 @@ from watchdog_train.client import training_settings
 def there():
     return True
 backends = types.SimpleNamespace(mps=types.SimpleNamespace(is_available=there))
-training_settings._without_mps(types.SimpleNamespace(backends=backends))
+training_settings.without_mps(types.SimpleNamespace(backends=backends))
 weight = torch.nn.Parameter(torch.zeros(1))
 torch.optim.SGD([weight]).step()
 print(json.dumps([torch.backends.mps.is_available(), backends.mps.is_available()]))
@@ -355,18 +349,11 @@ sys.stdin.readline()
     with training.control() as page:
         page.request_stop()
         page.begin_attempt()
-        process = training.start(script)
-        try:
-            assert process.stdout.readline() == "False\n"
+        with training.waiting(script, "False") as process:
             number = page.request_stop()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "True True\n"
-            (reading,) = read_slots(training.slot_dir).readings
-            assert reading.stop_answered == number == 2
-            assert reading.can_stop
-        finally:
-            process.communicate("\n", timeout=20)
+            assert answered(process) == "True True\n"
+            assert training.reading().stop_answered == number == 2
+            assert training.reading().can_stop
 
 
 RANKS = """

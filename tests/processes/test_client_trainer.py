@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.client_runs import Training, plain_environment, run_script
+from tests.client_runs import Training, answered, plain_environment, run_script
 from watchdog_train.client import layout
 from watchdog_train.core.model import newest_checkpoint
-from watchdog_train.store.slots import read_slots
 
 pytest.importorskip("transformers")
 
@@ -63,8 +62,7 @@ print(json.dumps([losses, digest(t), sorted(os.listdir("out")), torch.rand(1).it
 def test_a_trainer_gives_the_same_bits_with_and_without_us(training: Training) -> None:
     """Losses, weights and files are equal, and what is printed is as well."""
     with_us = training.run(SAME)
-    without = run_script(training.root, SAME, env=plain_environment())
-    assert without.returncode == 0, without.stderr
+    without = training.alone(SAME)
     assert with_us.stdout.splitlines()[-1] == without.stdout.splitlines()[-1]
     assert len(with_us.stdout.splitlines()) == len(without.stdout.splitlines())
 
@@ -164,23 +162,26 @@ def test_only_the_training_it_came_from_is_resumed(training: Training, checkpoin
     assert any("resumed from" in note for note in training.note()["notes"])
 
 
-@pytest.mark.slow
-def test_without_an_ordinal_the_first_training_is_meant(
-    training: Training, checkpoints: Path
-) -> None:
-    """A second Trainer with the same directory starts from the beginning."""
-    first, _ = resumed(training, checkpoints, {"ordinal": None}, "out,out")
-    assert first == [2, 0]
+ORDERS = {
+    # The order, the outputs of the trainings, the step at which each begins, and what is noted.
+    "without an ordinal the first": ({"ordinal": None}, ("out,out",), [2, 0], ""),
+    "a value of the user": ({}, ("out", "CHECKPOINT-4"), [4], "the script says itself"),
+    "a second stage": ({"ordinal": 2, "nth": 2}, ("out,other,out,out",), [0, 0, 2, 0], ""),
+    "another model": ({"nth": 1, "signature": "x"}, ("out",), [0], "another model, data"),
+}
 
 
 @pytest.mark.slow
-def test_a_value_of_the_users_is_never_overridden(training: Training, checkpoints: Path) -> None:
-    """The script names a checkpoint itself: that one is used, and the note says so."""
-    own = str(checkpoints / "checkpoint-4")
-    first, words = resumed(training, checkpoints, {}, "out", f'"{own}"')
-    assert first == [4]
-    assert words[layout.W_RESUMED_STEP] == 0
-    assert any("the script says itself" in note for note in training.note()["notes"])
+@pytest.mark.parametrize("case", ORDERS)
+def test_which_training_is_resumed(case: str, training: Training, checkpoints: Path) -> None:
+    """By its directory, its number in it and what it trains; a value of the user's stays."""
+    order, arguments, steps, noted = ORDERS[case]
+    own = json.dumps(str(checkpoints / "checkpoint-4"))
+    given = [own if word == "CHECKPOINT-4" else word for word in arguments]
+    first, words = resumed(training, checkpoints, order, *given)
+    assert first == steps
+    assert (words[layout.W_RESUMED_STEP] > 0) == (2 in steps)
+    assert any(noted in note for note in training.note()["notes"])
 
 
 @pytest.mark.slow
@@ -194,25 +195,6 @@ def test_a_script_that_skips_finished_folds_is_resumed(
     note = training.note()
     assert note["training"]["home"] == str(training.root / "out")
     assert (note["training"]["nth"], note["training"]["ordinal"]) == (2, 3)
-
-
-@pytest.mark.slow
-def test_a_second_stage_in_the_same_directory_is_resumed(
-    training: Training, checkpoints: Path
-) -> None:
-    """The order is for the second training into the directory; other places do not count."""
-    first, _ = resumed(training, checkpoints, {"ordinal": 2, "nth": 2}, "out,other,out,out")
-    assert first == [0, 0, 2, 0]
-
-
-@pytest.mark.slow
-def test_another_training_in_the_same_place_is_not_resumed(
-    training: Training, checkpoints: Path
-) -> None:
-    """Another task of a worker writes into the same directory: what it trains tells them apart."""
-    first, _ = resumed(training, checkpoints, {"nth": 1, "signature": "deadbeef"}, "out")
-    assert first == [0]
-    assert any("another model, data" in note for note in training.note()["notes"])
 
 
 WRITTEN_OVER = """
@@ -368,30 +350,19 @@ sys.stdin.readline()
 
 def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
     """A save-request saves and goes on, a stop-request saves and ends; both are answered."""
-    with training.control() as page:
-        process = training.start(ASKED)
-        try:
-            assert process.stdout.readline() == "now\n"
-            (reading,) = read_slots(training.slot_dir).readings
-            assert reading.can_save
-            assert reading.can_stop
-            saving = page.request_save()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            lines = [process.stdout.readline()]
-            assert lines == ["now\n"]
-            stopping = page.request_stop()
-            process.stdin.write("\n")
-            process.stdin.flush()
-            while not lines[-1].startswith("7 "):
-                lines.append(process.stdout.readline())
-                assert lines[-1], process.stderr and process.stderr.read()
-            assert "['checkpoint-4', 'checkpoint-7']" in lines[-1]
-            (reading,) = read_slots(training.slot_dir).readings
-            assert (reading.save_answered, reading.stop_answered) == (saving, stopping)
-            assert (reading.step, reading.phase) == (7, "finishing")
-        finally:
-            process.communicate("\n", timeout=30)
+    with training.control() as page, training.waiting(ASKED, "now") as process:
+        assert training.reading().can_save
+        assert training.reading().can_stop
+        saving = page.request_save()
+        assert answered(process) == "now\n"
+        stopping = page.request_stop()
+        line = answered(process)
+        while line and not line.startswith("7 "):
+            line = process.stdout.readline()
+        assert "['checkpoint-4', 'checkpoint-7']" in line
+        reading = training.reading()
+        assert (reading.save_answered, reading.stop_answered) == (saving, stopping)
+        assert (reading.step, reading.phase) == (7, "finishing")
     assert [save.step for save in training.saves() if save.format == "hf"] == [4, 7]
     assert Path(training.saves()[-1].path).name == "training_args.bin"
     newest = newest_checkpoint(training.saves())

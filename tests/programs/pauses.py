@@ -240,27 +240,11 @@ def a_signal(seconds: float) -> None:
 PAUSES: dict[str, Callable[[float], None]] = {
     one.__name__: one
     for one in (
-        sleep,
-        sleep_each_epoch,
-        poll_for_file,
-        judge,
-        judge_in_evaluation,
-        async_judges,
-        child,
-        pipe,
-        writing_to_a_pipe,
-        queue_of_a_thread,
-        event_of_a_thread,
-        pool,
-        slow_batch,
-        retries,
-        flock,
-        fifo,
-        message_of_a_service,
-        listener,
-        a_signal,
+        sleep, sleep_each_epoch, poll_for_file, judge, judge_in_evaluation, async_judges, child,
+        pipe, writing_to_a_pipe, queue_of_a_thread, event_of_a_thread, pool, slow_batch, retries,
+        flock, fifo, message_of_a_service, listener, a_signal,
     )
-}
+}  # fmt: skip
 
 
 def in_a_save(pause: Callable[[float], None], seconds: float) -> None:

@@ -87,11 +87,23 @@ def assert_tree_is_gone(run: CompletedRun) -> None:
         assert before["seq"] < after["seq"], "launched over a live tree"
 
 
+def assert_ended_in_order(run: CompletedRun) -> None:
+    """The log is sound and every process is gone."""
+    assert_log_is_sound(run)
+    assert_tree_is_gone(run)
+
+
+def assert_hang_was_handled(run: CompletedRun) -> None:
+    """Evidence, SIGTERM, SIGKILL, in this order; at the end nothing is left."""
+    assert_ended_in_order(run)
+    assert_evidence_came_first(run)
+    assert_asked_before_killed(run)
+
+
 def assert_brought_home(run: CompletedRun) -> None:
     """One restart from the whole checkpoint of step 20, the last of 60 steps, and nothing left."""
     run.check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert len(run.of_type("attempt_launched")) == 2, run.describe()
     assert run.only("checkpoint_chosen")["step"] == 20, run.describe()
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()

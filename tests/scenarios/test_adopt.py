@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import (
+    assert_ended_in_order,
     assert_evidence_came_first,
-    assert_log_is_sound,
-    assert_tree_is_gone,
     last_line,
 )
 from tests.support import (
@@ -61,8 +60,7 @@ def test_healthy_training_is_adopted(tmp_path: Path) -> None:
     before = len(list(checkpoints.glob("*.pt")))
     wait_until(lambda: len(list(checkpoints.glob("*.pt"))) > before, 20, "training still saves")
     run = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path).check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
     run.only("adopted")
     log = (run.run_dir / "attempts/0001").glob("*.log*")
@@ -90,8 +88,7 @@ def test_hang_is_cured_by_the_adopter(moment: str, tmp_path: Path) -> None:
     """Killed before or in the middle of a hang's handling: the adopter finishes what was open."""
     running = start_and_kill_supervisor(tmp_path, moment)
     run = run_wtrain("adopt", running.run_dir.name, cwd=tmp_path, timeout_s=110).check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     if moment == "first_step":
         assert_evidence_came_first(run)
     newest = max((run.run_dir / "attempts").iterdir())

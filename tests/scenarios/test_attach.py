@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.support import (
     read_log,
     run_fast,
     run_wtrain,
+    script,
     start_wtrain,
     wait_until,
 )
@@ -45,8 +45,7 @@ for step in range(1, 100_000):
 
 
 def detached(cwd: Path, *options: str, script_args: tuple[str, ...] = ()) -> CompletedRun:
-    (cwd / "train.py").write_text(TRAINING)
-    return run_fast(cwd, (sys.executable, "train.py", *script_args), "-d", *options)
+    return run_fast(cwd, (*script(cwd, TRAINING), *script_args), "-d", *options)
 
 
 def attached(cwd: Path, *options: str) -> RunningWtrain:

@@ -32,29 +32,37 @@ def refused(run: CompletedRun, *words: str, code: int = 78) -> CompletedRun:
     return run
 
 
-def test_command_not_found(tmp_path: Path) -> None:
-    """A command that does not exist is named, with 78."""
-    refused(run_wtrain("run", "--", "no-such-command-here", cwd=tmp_path), "no-such-command-here")
+READING = ("logs", "stalls", "stop", "save", "adopt")
+REFUSED = {
+    "not found": ("run -- no-such-command-here", "no-such-command-here"),
+    "not executable": ("run -- ./not-executable.sh", "not-executable.sh"),
+    "no interpreter": ("run -- ./no-interpreter.sh", ""),
+    "python forgotten": ("run train.py", "python train.py"),
+    "no command": ("run", ""),
+    "run forgotten": ("python train.py", "wtrain run -- python train.py"),
+    "value": ("run --on-stall sometimes -- true", "sometimes"),
+    "subcommand": ("statos", "status"),
+    "duration": ("run --stall-timeout soon -- true", "soon"),
+    "remedy": ("run --with num-worker-0 -- true", "num-workers-0"),
+    "preset": ("run --preset overnite -- true", "overnight"),
+    "no config": ("run --config gone.yaml -- true", "gone.yaml"),
+    "no run": ("status", ""),
+    "no directory": ("checkpoints no-such-directory", "no-such-directory"),
+    **{command: (f"{command} nothing-here", "nothing-here") for command in READING},
+}
 
 
-def test_command_not_executable(tmp_path: Path) -> None:
-    """A file that may not be executed is named, with 78."""
-    (tmp_path / "start.sh").write_text("#!/bin/sh\ntrue\n")
-    refused(run_wtrain("run", "--", "./start.sh", cwd=tmp_path), "start.sh")
-
-
-def test_command_with_a_missing_interpreter(tmp_path: Path) -> None:
-    """A script whose interpreter is missing is refused with 78, or fails with words."""
-    script = tmp_path / "start.sh"
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_meant_is_refused(case: str, tmp_path: Path) -> None:
+    """With 78 and what it is about, or what was meant."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    (tmp_path / "not-executable.sh").write_text("#!/bin/sh\ntrue\n")
+    script = tmp_path / "no-interpreter.sh"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    refused(run_wtrain("run", "--", "./start.sh", cwd=tmp_path))
-
-
-def test_python_file_without_python(tmp_path: Path) -> None:
-    """`wtrain run train.py` asks whether `python train.py` was meant."""
-    (tmp_path / "train.py").write_text("print('hello')\n")
-    refused(run_wtrain("run", "train.py", cwd=tmp_path), "python train.py")
+    line, said = REFUSED[case]
+    refused(run_wtrain(*line.split(), cwd=tmp_path), said)
+    assert case == "no interpreter" or not (tmp_path / "wtrain-runs").exists()
 
 
 def test_a_script_or_module_that_is_not_there(tmp_path: Path) -> None:
@@ -62,16 +70,6 @@ def test_a_script_or_module_that_is_not_there(tmp_path: Path) -> None:
     for words, name in ((["train.py"], "train.py"), (["-m", "no_such_pkg.train"], "no_such_pkg")):
         refused(run_wtrain("run", "--", sys.executable, *words, cwd=tmp_path), name)
     assert not (tmp_path / "wtrain-runs").exists()
-
-
-def test_no_command(tmp_path: Path) -> None:
-    """`wtrain run` alone is a usage error."""
-    refused(run_wtrain("run", cwd=tmp_path))
-
-
-def test_run_forgotten(tmp_path: Path) -> None:
-    """`wtrain python train.py` is answered with the command that was meant."""
-    refused(run_wtrain("python", "train.py", cwd=tmp_path), "wtrain run -- python train.py")
 
 
 @pytest.mark.parametrize("options", [(), ("-d",)])
@@ -82,12 +80,6 @@ def test_too_few_descriptors(options: tuple[str, ...], tmp_path: Path) -> None:
     refused(run, "too-few-descriptors", "wtrain needs 48", "ulimit -n 1024")
     assert not (tmp_path / "started").exists()
     assert not (tmp_path / "wtrain-runs").exists()
-
-
-def test_unknown_flag(tmp_path: Path) -> None:
-    """An unknown subcommand or a wrong value is a usage error with 78."""
-    refused(run_wtrain("run", "--on-stall", "sometimes", "--", "true", cwd=tmp_path), "sometimes")
-    refused(run_wtrain("statos", cwd=tmp_path), "status")
 
 
 def test_config_with_every_kind_of_mistake(tmp_path: Path) -> None:
@@ -116,24 +108,6 @@ def test_config_that_is_none(text: str, tmp_path: Path) -> None:
     refused(run_wtrain("run", "--config", "odd.yaml", "--", "true", cwd=tmp_path), "odd.yaml")
 
 
-def test_config_that_does_not_exist(tmp_path: Path) -> None:
-    """A missing config file and an unknown preset are named."""
-    refused(run_wtrain("run", "--config", "gone.yaml", "--", "true", cwd=tmp_path), "gone.yaml")
-    refused(run_wtrain("run", "--preset", "overnite", "--", "true", cwd=tmp_path), "overnight")
-
-
-def test_unknown_remedy(tmp_path: Path) -> None:
-    """A remedy that does not exist is refused with a guess."""
-    refused(
-        run_wtrain("run", "--with", "num-worker-0", "--", "true", cwd=tmp_path), "num-workers-0"
-    )
-
-
-def test_wrong_duration(tmp_path: Path) -> None:
-    """A duration that cannot be read is refused by name."""
-    refused(run_wtrain("run", "--stall-timeout", "soon", "--", "true", cwd=tmp_path), "soon")
-
-
 def test_runs_directory_that_cannot_be_made(tmp_path: Path) -> None:
     """A place where no run directory can be made is named, and nothing is started."""
     (tmp_path / "file").write_text("")
@@ -142,13 +116,6 @@ def test_runs_directory_that_cannot_be_made(tmp_path: Path) -> None:
         run = run_wtrain("run", "--runs-dir", place, "--", "touch", str(target), cwd=tmp_path)
         refused(run, place)
     assert not target.exists()
-
-
-def test_run_that_does_not_exist(tmp_path: Path) -> None:
-    """Every reading command says that there is no such run."""
-    for command in ("status", "logs", "stalls", "stop", "save", "adopt"):
-        refused(run_wtrain(command, "nothing-here", cwd=tmp_path), "nothing-here")
-    refused(run_wtrain("status", cwd=tmp_path))
 
 
 def test_run_that_is_ambiguous(tmp_path: Path) -> None:
@@ -181,7 +148,6 @@ def test_show_what_is_not_there(tmp_path: Path) -> None:
     stalls = run_wtrain("stalls", "--json", cwd=tmp_path).check(0).json()
     assert stalls == {"schema_version": 1, "stalls": []}
     refused(run_wtrain("show", "0042", cwd=tmp_path), "0042")
-    refused(run_wtrain("checkpoints", "no-such-directory", cwd=tmp_path), "no-such-directory")
 
 
 def environment_without_py_spy(place: Path, wtrain: str) -> tuple[list[str], dict[str, str]]:

@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, kills, last_line
+from tests.scenarios.checks import (
+    assert_ended_in_order,
+    assert_log_is_sound,
+    kills,
+    last_line,
+)
 from tests.support import (
     PROGRAMS,
     program_command,
     run_fast,
     run_program,
     run_wtrain,
+    script,
     sentence,
     small_disk,
     write_fast_config,
@@ -26,6 +32,7 @@ from watchdog_train.core.fold.evolve import replay
 from watchdog_train.report.document import Document
 from watchdog_train.store.log_reading import read_events
 
+ZOO = {"PYTHONPATH": str(PROGRAMS)}
 AUTO = ("--resume-arg", "auto")
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 WAYS = {
@@ -46,8 +53,7 @@ def test_crash_once(how: str, tmp_path: Path) -> None:
     The option that takes the checkpoint is found in the script's own parser.
     """
     run = run_fast(tmp_path, program_command("crash_at_step.py", how), *AUTO).check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     first, second = run.of_type("attempt_exited")
     assert (first["code"], first["signal"]) == WAYS[how]
     assert (second["code"], second["signal"]) == (0, None)
@@ -134,12 +140,10 @@ runpy.run_path(".limits/wtrain")
 
 def test_a_restart_that_cannot_be_started_now_is_started_later(tmp_path: Path) -> None:
     """It is put off, under its plan; nobody takes the command for one that cannot be started."""
-    script = tmp_path / "short_of_files.py"
-    script.write_text(SHORT_OF_FILES)
     command = program_command("crash_at_step.py", "exception")
-    run = run_fast(tmp_path, command, *AUTO, wtrain=(sys.executable, str(script))).check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    wtrain = (sys.executable, "-c", SHORT_OF_FILES)
+    run = run_fast(tmp_path, command, *AUTO, wtrain=wtrain).check(0)
+    assert_ended_in_order(run)
     assert [sentence(one["why"]) for one in run.of_type("launch_postponed")] == [
         "Too many open files"
     ] * 2
@@ -176,16 +180,13 @@ def test_a_killed_scan_is_no_reason_to_begin_at_step_0(
     times: int, code: int, tmp_path: Path
 ) -> None:
     """Killed twice: the newest save that the hooks noted is used. Always: 75, and no attempt."""
-    script = tmp_path / "scan_killed.py"
-    script.write_text(SCAN_KILLED)
     config = write_fast_config(tmp_path)
     config.write_text(config.read_text().replace("recovery:", "recovery:\n  room_wait_s: 0"))
     command = program_command("crash_at_step.py", "exception")
-    wtrain = (sys.executable, str(script))
+    wtrain = (sys.executable, "-c", SCAN_KILLED)
     env = {"SCANS_KILLED": str(times)}
     run = run_fast(tmp_path, command, *AUTO, wtrain=wtrain, env=env).check(code)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     said = [sentence(one["why"]) for one in run.of_type("noticed") if one["kind"] == "scan"]
     assert all("killed by signal 9" in why for why in said)
     assert said[0] in run.stderr
@@ -229,9 +230,8 @@ print("finished", step)
 
 def test_an_older_checkpoint_is_used_where_the_newest_does_not_load(tmp_path: Path) -> None:
     """Its form is valid; after two attempts that failed with it the older one has its turn."""
-    script = tmp_path / "train.py"
-    script.write_text(DOES_NOT_LOAD)
-    run = run_fast(tmp_path, program_command(str(script), "--out_dir", "out"), *RESUME).check(0)
+    command = (*script(tmp_path, DOES_NOT_LOAD), "--out_dir", "out")
+    run = run_fast(tmp_path, command, *RESUME).check(0)
     assert_log_is_sound(run)
     used = [Path(one["path"]).name for one in run.of_type("checkpoint_chosen")]
     assert used == ["step-30.pt", "step-30.pt", "step-20.pt"]
@@ -295,8 +295,7 @@ BUGS = {
 @pytest.mark.parametrize(("text", "code", "words"), BUGS.values(), ids=BUGS)
 def test_a_bug_of_the_script(text: str, code: int, words: str, tmp_path: Path) -> None:
     """Before the first step: one attempt, the child's code, the end of the traceback."""
-    (tmp_path / "train.py").write_text(text, "utf-8")
-    run = run_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path).check(code)
+    run = run_wtrain("run", "--", *script(tmp_path, text), cwd=tmp_path).check(code)
     assert len(run.of_type("attempt_launched")) == 1
     finished = run.only("run_finished")
     assert finished["outcome"] == "failed"
@@ -318,8 +317,7 @@ for step in range(1, 5):
 
 
 def test_a_lost_connection_is_tried_again_at_once(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(LOST_ONCE, "utf-8")
-    run = run_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path).check(0)
+    run = run_wtrain("run", "--", *script(tmp_path, LOST_ONCE), cwd=tmp_path).check(0)
     assert run.only("evidence_collected")["crash"]["exception"]["type"] == "ConnectionResetError"
     assert not run.of_type("backing_off")
 
@@ -347,12 +345,9 @@ def test_success_without_one_step_warns(tmp_path: Path) -> None:
 
 def test_success_below_the_known_total_warns(tmp_path: Path) -> None:
     """Code 0 after 7 of 40 known steps is success, with a warning that names the numbers."""
-    script = (
-        "import watchdog_train as wt\n"
-        "for step in range(1, 8): wt.beat(step, 40)\n"
-        "import time; time.sleep(3)\n"
-    )
-    run = run_wtrain("run", "--", sys.executable, "-c", script, cwd=tmp_path).check(0)
+    code = "import watchdog_train as wt\nfor step in range(1, 8): wt.beat(step, 40)\n"
+    code += "import time; time.sleep(3)\n"
+    run = run_wtrain("run", "--", sys.executable, "-c", code, cwd=tmp_path).check(0)
     finished = run.only("run_finished")
     assert finished["outcome"] == "succeeded"
     assert "40" in sentence(finished["warning"]), run.describe()
@@ -384,8 +379,7 @@ def test_a_file_that_was_torn_in_place_goes_on_from_its_copy(tmp_path: Path) -> 
 def test_a_restart_that_did_not_resume_saves_over_nothing(tmp_path: Path) -> None:
     """It is stopped before its first save; its checkpoint is there still, and a copy of it."""
     run = run_program(tmp_path, "overwrites_in_place.py", "--begins-again").check(76)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     last = tmp_path / "checkpoints" / "last.pt"
     kept = run.of_type("checkpoint_kept")[-1]
     assert counters(str(last)) == counters(kept["copy"]) == {"step": 10}, run.describe()
@@ -435,14 +429,9 @@ WAYS_TO_STAY = {
 )
 def test_a_training_that_raised_and_did_not_leave(name: str, tmp_path: Path) -> None:
     """Its exception is the cause, by the rules for crashes; one that it handles is none."""
-    (tmp_path / "train.py").write_text(STAYS + WAYS_TO_STAY[name])
-    run = run_fast(
-        tmp_path,
-        (sys.executable, "train.py"),
-        *("--on-crash", "stop", "--max-restarts", "0"),
-        env={"PYTHONPATH": str(PROGRAMS)},
-        timeout_s=50,
-    )
+    train = script(tmp_path, STAYS + WAYS_TO_STAY[name])
+    options = ("--on-crash", "stop", "--max-restarts", "0")
+    run = run_fast(tmp_path, train, *options, env=ZOO, timeout_s=50)
     stays = name != "handled"
     run.check(76 if stays else 75)
     assert run.only("stall_declared"), run.describe()
@@ -467,13 +456,8 @@ os._exit(7)
 @pytest.mark.timeout(60)
 def test_an_exception_that_was_handled_is_not_the_end(tmp_path: Path) -> None:
     """It is in the output, and steps came after it: nothing but the exit code is known."""
-    (tmp_path / "train.py").write_text(HANDLED)
-    run = run_wtrain(
-        *("run", "--on-crash", "stop", "--", sys.executable, "train.py"),
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(PROGRAMS)},
-        timeout_s=50,
-    ).check(7)
+    train = ("--on-crash", "stop", "--", *script(tmp_path, HANDLED))
+    run = run_wtrain("run", *train, cwd=tmp_path, env=ZOO, timeout_s=50).check(7)
     assert "CRASH 0001: rank 0 exited with code 7 at step 100\n" in run.stderr, run.describe()
 
 
@@ -505,14 +489,8 @@ if __name__ == "__main__":
 @pytest.mark.timeout(60)
 def test_a_killed_helper_is_named_where_the_others_wait(tmp_path: Path) -> None:
     """The other helpers hold the pipe open, too: they are not the cause."""
-    (tmp_path / "train.py").write_text(HELPERS)
-    run = run_fast(
-        tmp_path,
-        (sys.executable, "train.py"),
-        *("--max-restarts", "0"),
-        env={"PYTHONPATH": str(PROGRAMS)},
-        timeout_s=50,
-    ).check(75)
+    train = script(tmp_path, HELPERS)
+    run = run_fast(tmp_path, train, "--max-restarts", "0", env=ZOO, timeout_s=50).check(75)
     assert re.search(r"python\S* \(pid \d+\) was killed by SIGKILL", run.stderr), run.describe()
     assert "wait for each other" not in run.stderr
 
@@ -530,12 +508,7 @@ training.torch.save({"big": training.torch.zeros(8 << 20)}, sys.argv[1])
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 def test_a_save_on_a_full_disk_names_it(tmp_path: Path) -> None:
     """torch.save speaks of positions in its own format."""
-    (tmp_path / "train.py").write_text(DISK)
     with small_disk(tmp_path / "disk", "1m") as disk:
-        run = run_wtrain(
-            *("run", "--on-crash", "stop", "--", sys.executable, "train.py", str(disk / "a.pt")),
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(PROGRAMS)},
-            timeout_s=50,
-        ).check(1)
+        train = ("--on-crash", "stop", "--", *script(tmp_path, DISK), str(disk / "a.pt"))
+        run = run_wtrain("run", *train, cwd=tmp_path, env=ZOO, timeout_s=50).check(1)
     assert f"the disk is full at {disk}/a.pt, 0 B free; rank 0 raised RuntimeError" in run.stderr

@@ -17,6 +17,7 @@ from tests.support import (
     end_process,
     read_log,
     run_wtrain,
+    script,
     start_program,
     start_wtrain,
     types,
@@ -95,8 +96,7 @@ def test_a_place_of_another_user_who_puts_his_own_run_there(tmp_path: Path) -> N
     runs.mkdir()
     (runs / ".gitignore").symlink_to(private / "planted")
     give(runs)
-    (tmp_path / "train.py").write_text(SWAPPED)
-    running = start_wtrain("run", "--", sys.executable, "train.py", cwd=tmp_path)
+    running = start_wtrain("run", "--", *script(tmp_path, SWAPPED), cwd=tmp_path)
     running.wait_for("attempt_launched", 20)
     (real,) = runs.glob("train-*")
     assert stat.S_IMODE(real.stat().st_mode) == 0o700

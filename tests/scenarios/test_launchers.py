@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import (
-    assert_asked_before_killed,
-    assert_evidence_came_first,
-    assert_log_is_sound,
+    assert_ended_in_order,
+    assert_hang_was_handled,
     assert_never_killed,
     assert_tree_is_gone,
     last_line,
@@ -61,10 +60,7 @@ def plans(run: CompletedRun) -> list[dict[str, str]]:
 def hung_and_came_home(run: CompletedRun, roles: list[str]) -> None:
     """The main path: one stall, a bundle of everybody, an orderly end, and the training's."""
     assert run.returncode == 0, run.describe()
-    assert_log_is_sound(run)
-    assert_evidence_came_first(run)
-    assert_asked_before_killed(run)
-    assert_tree_is_gone(run)
+    assert_hang_was_handled(run)
     seen = sorted(process["role"] for process in run.only("evidence_collected")["processes"])
     assert seen == sorted(roles), run.describe()
     assert run.of_type("resume_verified")[-1]["ok"], run.describe()
@@ -103,8 +99,7 @@ def test_a_rank_that_is_killed(library: str, tmp_path: Path) -> None:
     )
     os.kill(pid, signal.SIGKILL)
     run = running.result(200).check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert not run.of_type("stall_declared"), run.describe()
     assert "CRASH 0001: rank 1 was killed by SIGKILL" in run.stderr, run.describe()
     assert len(run.of_type("attempt_launched")) == 2, run.describe()

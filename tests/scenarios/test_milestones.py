@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
+from tests.scenarios.checks import (
+    assert_ended_in_order,
+    last_line,
+)
 from tests.support import (
     FAST_LIMITS,
     PROGRAMS,
@@ -50,8 +53,7 @@ def test_inside_a_logger(tmp_path: Path) -> None:
     (rank,) = answer["milestones"]
     assert rank["inside"] == ["wandb.init"]
     run = running.result(140).check(0)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     stall = run.of_type("stall_declared")[0]
     assert (stall["phase"], stall["attempt"]) == ("startup", 1)
     assert "is inside wandb.init for" in (bundle_of(run) / "SUMMARY.md").read_text()
@@ -86,8 +88,7 @@ def test_one_of_two_ranks(tmp_path: Path) -> None:
     assert "rank 1 is inside wandb.init for" in dumped.stdout
     run_wtrain("stop", "--now", cwd=tmp_path).check(0)
     run = running.result(30)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     lines = run_wtrain("logs", "--milestones", cwd=tmp_path).check(0).stdout.splitlines()
     form = re.compile(
         r"\[\d\d:\d\d:\d\d\.\d{3}\]\[\+(\d+\.\d{3})s\]\[R([01])/2\]\[LR\2\]\[PID:\d+\] (\d+ .+)"

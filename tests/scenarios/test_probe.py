@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from tests.support import (
     is_alive,
     program_command,
     run_wtrain,
+    script,
     start_fast,
     start_wtrain,
     wait_until,
@@ -50,8 +50,7 @@ def test_a_recovery_is_never_called_dead(tmp_path: Path) -> None:
 
 def test_a_blind_and_a_dead_supervisor_are_told(tmp_path: Path) -> None:
     """Stopped: its loop does not turn; killed: until somebody has adopted the run."""
-    (tmp_path / "train.py").write_text(TRAINING)
-    run = start_fast(tmp_path, (sys.executable, "train.py"))
+    run = start_fast(tmp_path, script(tmp_path, TRAINING))
     run.wait_for("first_step", 60)
     ready = wait_until(lambda: _ready(tmp_path), 60, "it is ready")
     assert "running, attempt 1, step" in ready

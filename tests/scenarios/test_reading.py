@@ -20,27 +20,10 @@ from tests.support import (
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 STATUS_KEYS = {
-    "schema_version",
-    "run_id",
-    "name",
-    "run_dir",
-    "state",
-    "outcome",
-    "warning",
-    "exit_code",
-    "attempt",
-    "restarts",
-    "supervisor",
-    "command",
-    "progress",
-    "ranks",
-    "last_stall",
-    "checkpoint",
-    "remedies",
-    "can_be_asked_to_save",
-    "started_at",
-    "updated_at",
-}
+    "schema_version", "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code",
+    "attempt", "restarts", "supervisor", "command", "progress", "ranks", "last_stall", "checkpoint",
+    "remedies", "can_be_asked_to_save", "started_at", "updated_at",
+}  # fmt: skip
 PROCESS_KEYS = {"pid", "start", "role", "rank", "worker", "state", "captured", "why_not"}
 
 
@@ -51,14 +34,8 @@ def status(cwd: Path) -> dict[str, Any]:
     alive = answer["supervisor"]["alive"]
     told.check(3 if answer["state"] == "finished" else 0 if alive else 4)
     assert answer.keys() >= STATUS_KEYS, STATUS_KEYS - answer.keys()
-    assert answer["progress"].keys() == {
-        "step",
-        "total_steps",
-        "percent",
-        "eta_s",
-        "samples_s",
-        "loss",
-    }
+    progress = {"step", "total_steps", "percent", "eta_s", "samples_s", "loss"}
+    assert answer["progress"].keys() == progress
     return answer
 
 

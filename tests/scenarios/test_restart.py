@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone, last_line
+from tests.scenarios.checks import (
+    assert_ended_in_order,
+    last_line,
+)
 from tests.support import (
     Event,
     of_type,
@@ -38,8 +41,7 @@ def test_a_failed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
     run = run_wtrain("restart", run_id, "--with", "omp-1", cwd=tmp_path).check(0)
     assert run.run_dir.name == run_id
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert [event["exit_code"] for event in run.of_type("run_finished")] == [9, 0]
     assert run.only("reopened")["with_remedies"] == ["omp-1"]
     assert Path(run.only("checkpoint_chosen")["path"]).name == "step-000010.pt"
@@ -61,8 +63,7 @@ def test_a_live_run_is_stopped_first(tmp_path: Path) -> None:
     running.wait_for("progress", 60, lambda event: (event["progress"]["step"] or 0) > 10)
     run = run_wtrain("restart", running.run_dir.name, cwd=tmp_path).check(0)
     running.result(30).check(77)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert [event["outcome"] for event in run.of_type("run_finished")] == ["stopped", "succeeded"]
     assert run.only("checkpoint_chosen")["step"] >= 10
     assert last_line(run.stdout).startswith("finished step=120 ")

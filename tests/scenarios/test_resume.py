@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import CompletedRun, run_fast, run_wtrain, sentence
+from tests.support import CompletedRun, run_fast, run_wtrain, script, sentence
 
 TRAIN = """
 import argparse, glob, os, shutil, signal, sys, time, torch
@@ -44,8 +44,7 @@ for step in range(first, 41):
 
 
 def train(how: str, folder: Path, *options: str, words: tuple[str, ...] = ()) -> CompletedRun:
-    (folder / "train.py").write_text(f"HOW = {how!r}\n{TRAIN}")
-    return run_fast(folder, (sys.executable, "train.py", *words), *options)
+    return run_fast(folder, (*script(folder, f"HOW = {how!r}\n{TRAIN}"), *words), *options)
 
 
 def starts(folder: Path) -> list[int]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone
+from tests.scenarios.checks import assert_ended_in_order
 from tests.support import (
     EXAMPLES,
     CompletedRun,
@@ -61,8 +61,7 @@ def test_a_trainer_saves_when_asked_and_before_it_stops(tmp_path: Path) -> None:
     run_wtrain("save", "--wait", cwd=tmp_path).check(0)
     stopped = run_wtrain("stop", cwd=tmp_path).check(0)
     run = running.result(90).check(77)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert not run.of_type("signalled"), run.describe()
     requested = run.of_type("save_requested")
     assert [event["sequence"] for event in requested] == [1, 2, 3]

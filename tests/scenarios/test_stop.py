@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import assert_log_is_sound, assert_tree_is_gone
+from tests.scenarios.checks import assert_ended_in_order, assert_tree_is_gone
 from tests.support import (
     PROGRAMS,
     CompletedRun,
@@ -37,8 +37,7 @@ def test_interrupted_once(tmp_path: Path) -> None:
     running = start_training(tmp_path)
     running.send(signal.SIGINT)
     run = running.result(60).check(130)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert run.only("run_finished")["outcome"] == "stopped"
     assert run.of_type("stop_requested")[0]["mode"] == "soft"
     assert len(run.of_type("attempt_launched")) == 1
@@ -72,8 +71,7 @@ def test_stop_command(options: tuple[str, ...], tmp_path: Path) -> None:
     running = start_training(tmp_path)
     run_wtrain("stop", *options, cwd=tmp_path).check(0)
     run = running.result(60).check(77)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert run.only("run_finished")["outcome"] == "stopped"
     assert run.of_type("stop_requested")[0]["mode"] == ("now" if options else "soft")
 
@@ -108,8 +106,7 @@ def test_a_loop_that_asks_ends_by_itself(tmp_path: Path) -> None:
     run_wtrain("save", cwd=tmp_path).check(78)
     running.send(signal.SIGINT)
     run = running.result(60).check(130)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert not signalled(run), run.describe()
     asked = run.only("stop_asked")
     assert not asked["expects_save"]

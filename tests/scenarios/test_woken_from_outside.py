@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import run_wtrain, start_fast
+from tests.support import run_wtrain, script, start_fast
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="by Linux's system calls")
 TRAINING = """\
@@ -77,8 +77,7 @@ else:
 def test_what_may_set_an_event_from_outside_decides_how_long_it_is_waited_for(
     tmp_path: Path, kind: str, wait: str, outside: bool
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    running = start_fast(tmp_path, (sys.executable, "train.py", kind, wait), "--name", "t")
+    running = start_fast(tmp_path, (*script(tmp_path, TRAINING), kind, wait), "--name", "t")
     looked = running.wait_for("looked", 40)
     run_wtrain("stop", "--now", "t", cwd=tmp_path)
     running.result(30)

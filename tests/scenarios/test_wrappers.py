@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.checks import (
-    assert_evidence_came_first,
-    assert_log_is_sound,
+    assert_ended_in_order,
+    assert_hang_was_handled,
     assert_tree_is_gone,
 )
 from tests.support import (
@@ -115,9 +115,7 @@ def test_a_hang(name: str, tmp_path: Path) -> None:
     command = wrapped(name, tmp_path, *program_command("loader_sleep.py"))
     resume = ("--resume-arg", "ARGS=--resume={checkpoint}") if name == "make" else RESUME
     run = run_fast(tmp_path, command, *resume, timeout_s=180).check(0)
-    assert_log_is_sound(run)
-    assert_evidence_came_first(run)
-    assert_tree_is_gone(run)
+    assert_hang_was_handled(run)
     processes = run.only("evidence_collected")["processes"]
     roles = [process["role"] for process in processes if process["role"] != "other"]
     assert sorted(roles) == ["rank", "worker", "worker"], run.describe()
@@ -220,8 +218,7 @@ def stop(running: RunningWtrain, way: str) -> CompletedRun:
     else:
         run_wtrain("stop", cwd=running.cwd).check(0)
     run = running.result(90).check(130 if way == "ctrl-c" else 77)
-    assert_log_is_sound(run)
-    assert_tree_is_gone(run)
+    assert_ended_in_order(run)
     assert len(run.of_type("attempt_launched")) == 1, run.describe()
     return run
 
