@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_ended_in_order,
-    assert_evidence_came_first,
-    last_line,
-)
+from tests.scenarios.checks import assert_ended_in_order, assert_evidence_came_first, last_line
 from tests.support import (
     TESTS,
     Event,

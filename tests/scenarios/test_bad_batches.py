@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import (
-    PROGRAMS,
-    CompletedRun,
-    bin_path,
-    program_command,
-    run_wtrain,
-    sentence,
-)
+from tests.support import PROGRAMS, CompletedRun, bin_path, program_command, run_wtrain, sentence
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.slow]
 

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_ended_in_order,
-    last_line,
-)
+from tests.scenarios.checks import assert_ended_in_order, last_line
 from tests.support import is_alive, of_type, program_command, run_wtrain, start_fast
 
 WITH_A_BUG = """

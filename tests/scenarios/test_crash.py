@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_ended_in_order,
-    assert_log_is_sound,
-    kills,
-    last_line,
-)
+from tests.scenarios.checks import assert_ended_in_order, assert_log_is_sound, kills, last_line
 from tests.support import (
     PROGRAMS,
     program_command,
@@ -35,12 +30,7 @@ from watchdog_train.store.log_reading import read_events
 ZOO = {"PYTHONPATH": str(PROGRAMS)}
 AUTO = ("--resume-arg", "auto")
 RESUME = ("--resume-arg", "--resume {checkpoint}")
-WAYS = {
-    "exception": (1, None),
-    "exit": (9, None),
-    "kill": (None, 9),
-    "segv": (None, 11),
-}
+WAYS = {"exception": (1, None), "exit": (9, None), "kill": (None, 9), "segv": (None, 11)}
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_hang_was_handled,
-    last_line,
-)
+from tests.scenarios.checks import assert_hang_was_handled, last_line
 from tests.support import CompletedRun, program_command, run_fast
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]

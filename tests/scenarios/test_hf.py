@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_hang_was_handled,
-    last_line,
-)
+from tests.scenarios.checks import assert_hang_was_handled, last_line
 from tests.support import EXAMPLES, program_command, run_fast, run_program, run_wtrain
 
 pytestmark = pytest.mark.timeout(290)

@@ -72,9 +72,7 @@ def assert_resumed_by_hook(run: CompletedRun, name: str) -> None:
 def test_planted_hang(package: str, tmp_path: Path) -> None:
     """The workers deadlock; it resumes from the second epoch and ends with the same weights."""
     run = start(
-        tmp_path,
-        *program_command(SCRIPT, "--package", package),
-        env={"PLANT_HANG_AT": "20"},
+        tmp_path, *program_command(SCRIPT, "--package", package), env={"PLANT_HANG_AT": "20"}
     ).result(PATIENCE_S)
     run.check(0)
     assert_hang_was_handled(run)

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_hang_was_handled,
-    assert_never_killed,
-    last_line,
-)
+from tests.scenarios.checks import assert_hang_was_handled, assert_never_killed, last_line
 from tests.support import PROGRAMS, run_fast, sentence
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(170)]

@@ -21,11 +21,7 @@ from tests.support import (
 
 
 def run_outliving(
-    cwd: Path,
-    *words: str,
-    program: str = "outlives.py",
-    most_s: float = 60,
-    timeout_s: float = 90,
+    cwd: Path, *words: str, program: str = "outlives.py", most_s: float = 60, timeout_s: float = 90
 ) -> CompletedRun:
     timing = {"outlive_s": 1, "outlive_working_s": most_s}
     config = write_fast_config(cwd, limits=changed(FAST_LIMITS, timing=timing))

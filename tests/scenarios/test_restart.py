@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_ended_in_order,
-    last_line,
-)
+from tests.scenarios.checks import assert_ended_in_order, last_line
 from tests.support import (
     Event,
     of_type,

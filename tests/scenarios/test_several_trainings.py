@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.checks import (
-    assert_ended_in_order,
-    last_line,
-)
+from tests.scenarios.checks import assert_ended_in_order, last_line
 from tests.support import CompletedRun, run_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(175)]

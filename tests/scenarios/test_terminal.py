@@ -111,10 +111,7 @@ def test_the_status_line_comes_and_goes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "env"),
-    [
-        pytest.param((), {"TERM": "dumb"}, id="dumb"),
-        pytest.param(("--quiet",), {}, id="quiet"),
-    ],
+    [pytest.param((), {"TERM": "dumb"}, id="dumb"), pytest.param(("--quiet",), {}, id="quiet")],
 )
 def test_no_status_line(options: tuple[str, ...], env: dict[str, str], tmp_path: Path) -> None:
     """A terminal that cannot erase, and a user who wants none, get none; nor any escape of ours."""

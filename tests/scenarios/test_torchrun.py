@@ -47,10 +47,7 @@ def test_a_rank_that_sleeps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("slow", "place", "differs"),
-    [
-        ("data", "batch", []),
-        pytest.param("cpu", "backward", ["computes"], marks=pytest.mark.slow),
-    ],
+    [("data", "batch", []), pytest.param("cpu", "backward", ["computes"], marks=pytest.mark.slow)],
 )
 def test_a_rank_that_is_slow_is_named(
     tmp_path: Path, slow: str, place: str, differs: list[str]

@@ -286,11 +286,7 @@ def found() -> str | None:
         return "no Slurm: scripts/test-slurm starts one and runs these tests"
     try:
         done = subprocess.run(
-            ["scontrol", "show", "config"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
+            ["scontrol", "show", "config"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"Slurm does not answer: {error}"

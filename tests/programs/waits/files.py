@@ -194,10 +194,7 @@ def file_read_into_memory_that_does_not_come():
     faults = library.syscall(number, os.O_CLOEXEC)
     if faults < 0:
         cannot("faults of memory cannot be handled")
-    for request, values in (
-        (0xC018AA3F, (0xAA, 0, 0)),
-        (0xC020AA00, (page, mmap.PAGESIZE, 1, 0)),
-    ):
+    for request, values in ((0xC018AA3F, (0xAA, 0, 0)), (0xC020AA00, (page, mmap.PAGESIZE, 1, 0))):
         fcntl.ioctl(faults, request, struct.pack(f"={len(values)}Q", *values))
     with open("data", "w+b") as file:
         file.write(bytes(4000))
