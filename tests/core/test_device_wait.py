@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
+from watchdog_train.core import events as e
+from watchdog_train.core.actions import StartEvidence
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow, Phase, Sample
@@ -28,6 +30,8 @@ from watchdog_train.core.model.gpu import (
 from watchdog_train.core.policy import Detection, Policy
 from watchdog_train.core.policy.limits import DeviceWaits
 from watchdog_train.core.replay import Replay, unseen
+from watchdog_train.core.suspect import watch
+from watchdog_train.report.why_text import why_text
 
 replace = msgspec.structs.replace
 LIMITS = DeviceWaits()
@@ -225,12 +229,15 @@ def test_native_stacks_are_taken_once_a_minute_of_a_silent_job(name: str) -> Non
 
 def test_what_is_missing_is_named() -> None:
     """With the notice at the limit of a busy silence."""
-    from watchdog_train.core.suspect import _with_lacks
-    from watchdog_train.report.why_text import why_text
-
     job = Job(gpu=lacking("power", power=None)).run()
-    verdict = job.replay.judge(job.sample(job.now + 1))
-    said = why_text(_with_lacks(b.running(), verdict))
+    sample = job.sample(job.now + 1)
+    found = job.replay.judge(sample)
+    suspected = e.Suspected(
+        basis=found.basis, phase=found.phase, ranks=(0,), age_s=found.age_s, why=found.why
+    )
+    action = watch(b.observation(sample, found), b.running(suspected), Policy(), {})
+    assert isinstance(action, StartEvidence)
+    said = why_text(action.verdict.why)
     assert said.endswith("; to call it a stall, wtrain lacks: power")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -24,7 +25,6 @@ from watchdog_train.core.model import (
     EvidenceResult,
     Patience,
     PatienceRow,
-    Place,
     SilentAt,
     Why,
     said,
@@ -153,7 +153,12 @@ def _report(
     observation: Observation, state: State, policy: Policy, verdict: Verdict
 ) -> Action | None:
     """Evidence and a word, once a silence."""
-    verdict = msgspec.structs.replace(verdict, why=_with_lacks(state, verdict))
+    device, look = verdict.device, state.look
+    if device is not None and device.runs:
+        unread = look is not None and look.device is not None and not look.device.stands
+        if lacks := (*device.lacks, *(("native-stacks",) if unread else ())):
+            why = verdict.why.plus(Why("device-lacks", names=lacks))
+            verdict = msgspec.structs.replace(verdict, why=why)
     kind = BUSY.get(verdict.basis, "busy")
     printing = kind == "busy" and verdict.prints
     word: e.NoticeKind = "no-progress" if printing else kind
@@ -161,7 +166,7 @@ def _report(
         return _spinning(observation, state, policy) if verdict.spins_s else None
     if observation.is_collecting or state.is_collecting:
         return Record(events=(e.Noticed(kind=word, pids=verdict.pids, why=verdict.why),))
-    if verdict.device is not None and not _is_due(observation, state, policy):
+    if device is not None and not _is_due(observation, state, policy):
         return None
     return StartEvidence(
         host=observation.trees[0].host,
@@ -170,16 +175,6 @@ def _report(
         kind=kind,
         verdict=verdict,
     )
-
-
-def _with_lacks(state: State, verdict: Verdict) -> Why:
-    """The reason, and what is missing for a stall by device wait."""
-    device, look = verdict.device, state.look
-    if device is None or not device.runs:
-        return verdict.why
-    unread = look is not None and look.device is not None and not look.device.stands
-    lacks = (*device.lacks, *(("native-stacks",) if unread else ()))
-    return verdict.why.plus(Why("device-lacks", names=lacks)) if lacks else verdict.why
 
 
 def _is_due(observation: Observation, state: State, policy: Policy) -> bool:
@@ -234,15 +229,17 @@ def _device_sample(
     # Whom the others wait for may be known, and have more time.
     known = found.patience.row not in ("unknown", "at-work")
     granted_s = found.patience.limit_s if known else 0.0
-    return e.Looked(
-        patience=found.patience,
-        explanation=found.explanation,
-        why=Why("no-stacks") if found.explanation is None else None,
-        since_mono=since,
-        limit_s=max(device.limit_s, granted_s) if times and granted_s is not None else None,
-        times=times,
-        device=told,
-    )
+    limit_s = max(device.limit_s, granted_s) if times and granted_s is not None else None
+    return _found(found, since_mono=since, limit_s=limit_s, times=times, device=told)
+
+
+def _found(result: EvidenceResult, **more: Any) -> e.Looked:
+    """The event of one stack sample."""
+    why = None
+    if result.explanation is None:
+        why = said(result.problem) if result.problem else Why("no-stacks")
+    found = e.Looked(patience=result.patience, explanation=result.explanation, why=why)
+    return msgspec.structs.replace(found, **more)
 
 
 def _spinning(observation: Observation, state: State, policy: Policy) -> Action | None:
@@ -288,25 +285,21 @@ def _asked(observation: Observation, state: State) -> e.Looked:
     looks = [sight.look for sight in observation.trees if sight.look is not None]
     worst = next((one for one in looks if one.patience.row not in _SPINS_IN_VAIN), looks[0])
     patience = worst.patience
-    if patience.row not in _SPINS_IN_VAIN:
+    row, line = patience.row, patience.line
+    if row not in _SPINS_IN_VAIN:
         patience = msgspec.structs.replace(patience, limit_s=None)
     before = state.look
-    if before is not None and _loop(before.patience) != _loop(patience):
+    if before is not None and (row, line) != (before.patience.row, before.patience.line):
         before = None
     since = before.since_mono if before is not None else observation.now
     limit_s = patience.limit_s
-    return e.Looked(
+    return _found(
+        worst,
         patience=patience,
-        explanation=worst.explanation,
-        why=Why("no-stacks") if worst.explanation is None else None,
         since_mono=since,
         limit_s=since - state.silent_since + limit_s if limit_s is not None else None,
         times=before.times + 1 if before is not None else 1,
     )
-
-
-def _loop(patience: Patience) -> tuple[PatienceRow, Place | None]:
-    return patience.row, patience.line
 
 
 def _lasts(verdict: Verdict, limit_s: float | None) -> bool:
@@ -409,8 +402,8 @@ def _suspected(verdict: Verdict) -> e.Suspected:
 
 def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
     looks = [sight.look for sight in observation.trees if sight.look is not None]
-    result = min(looks, key=_first_to_count, default=None)
-    patience = result.patience if result is not None else Patience()
+    result = min(looks, key=_first_to_count)
+    patience = result.patience
     if patience.row == "unknown" and patience.limit_s is None:
         # The look has failed, maybe because the machine is overloaded: less is known than ever.
         patience = Patience(limit_s=policy.patience.unknown_early_s)
@@ -418,18 +411,13 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
         limit_s = policy.detection.stopped_timeout_s
         patience = msgspec.structs.replace(patience, limit_s=limit_s)
     patience = _asleep_again(patience, observation.now, state, policy)
-    since = _since(patience, observation.now, state)
-    limit_s = _limit_s(observation, state, policy, patience)
-    if result is None or result.explanation is None:
-        problem = result.problem if result is not None else None
-        why = said(problem) if problem else Why("no-stacks")
-        return e.Looked(patience=patience, why=why, since_mono=since, limit_s=limit_s)
-    return e.Looked(
+    hosts = tuple(sight.host for sight in observation.trees if _has_root(sight.look))
+    return _found(
+        result,
         patience=patience,
-        explanation=result.explanation,
-        since_mono=since,
-        limit_s=limit_s,
-        roots=tuple(sight.host for sight in observation.trees if _has_root(sight.look)),
+        since_mono=_since(patience, observation.now, state),
+        limit_s=_limit_s(observation, state, policy, patience),
+        roots=hosts if result.explanation is not None else (),
     )
 
 

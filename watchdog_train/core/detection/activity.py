@@ -108,7 +108,8 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
             seen.asked and _only_answered(seen, sample, detection)
         )
         quiet_windows = activity.quiet_windows if hardly else 0
-    return Activity(
+    return _replace(
+        activity,
         window=opened(sample, states),
         quiet_windows=quiet_windows,
         quiet_since=activity.quiet_since if activity.quiet_windows else window.at,
@@ -117,8 +118,6 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
         spinning_windows=activity.spinning_windows + 1 if spun else 0,
         spinning_since=activity.spinning_since if activity.spinning_windows else window.at,
         starved_windows=activity.starved_windows + 1 if starved else 0,
-        tcp_bytes=activity.tcp_bytes,
-        talked_at=activity.talked_at,
     )
 
 
@@ -173,35 +172,15 @@ def opened(sample: Sample, states: set[str | None]) -> Window:
 
 def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
     """The window with what this look has shown; the same object where that is nothing new."""
-    uninterruptible = window.uninterruptible or "D" in states
-    running = window.running or _may_run(sample.members, states)
-    works = window.gpu_works or (sample.gpu is not None and sample.gpu.works)
-    asked = window.asked or sample.asked
-    cpu_wait_s = sample.cpu_wait_s if window.cpu_wait_s is None else window.cpu_wait_s
-    seen = (cpu_wait_s, uninterruptible, running, works, asked)
-    if seen == (
-        window.cpu_wait_s,
-        window.uninterruptible,
-        window.running,
-        window.gpu_works,
-        window.asked,
-    ):
-        return window
-    return _replace(
+    seen = _replace(
         window,
-        uninterruptible=uninterruptible,
-        running=running,
-        cpu_wait_s=cpu_wait_s,
-        asked=asked,
-        gpu_works=works,
+        uninterruptible=window.uninterruptible or "D" in states,
+        running=window.running or _may_run(sample.members, states),
+        cpu_wait_s=sample.cpu_wait_s if window.cpu_wait_s is None else window.cpu_wait_s,
+        asked=window.asked or sample.asked,
+        gpu_works=window.gpu_works or (sample.gpu is not None and sample.gpu.works),
     )
-
-
-def was_still(window: Window, sample: Sample, detection: Detection) -> bool:
-    """Nothing in a window that ends with this poll could have been work."""
-    return not (
-        _moved(window, sample, detection) or _stands_in_line(window, sample, detection)
-    ) and _no_cpu(window, sample, detection)
+    return window if seen == window else seen
 
 
 def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool:
@@ -254,3 +233,50 @@ def _moved(window: Window, sample: Sample, detection: Detection) -> bool:
             (window.tcp_bytes, sample.tcp_bytes, detection.quiet_tcp_bytes_s),
         )
     )
+
+
+# -- trees without heartbeats ---------------------------------------------------------------------
+
+OUTPUT_WINDOW_S = 20.0
+OUTPUT_WINDOWS_KEPT = 16
+"""It counts what the tree does of late, not how it has started."""
+LEAST_STILL_WINDOWS = 4
+
+
+class OutputWindows(Value):
+    """What a tree in which nobody sends a heartbeat looks like while it writes output.
+
+    A host that sleeps at one per cent of a core while its GPU works, where nobody can see the GPU,
+    is as quiet at work as it would be when it hangs. Then quiet is no evidence: an evaluation of a
+    quarter of an hour without a line of output was called a stall (twice in 2,249 simulated hours).
+    """
+
+    window: Window | None = None
+    log_bytes: int = 0
+    still: tuple[bool, ...] = ()
+    """For each of the newest windows in which it wrote: nothing else in it could have been work."""
+
+    @property
+    def is_quiet_at_work(self) -> bool:
+        """It wrote while nothing else showed that it works, at least half of the time."""
+        return sum(self.still) >= max(LEAST_STILL_WINDOWS, (len(self.still) + 1) // 2)
+
+    def restarted(self) -> OutputWindows:
+        """After a sleep or a stop, which are no work and no silence."""
+        return self if self.window is None else _replace(self, window=None)
+
+    def advanced(self, sample: Sample, detection: Detection) -> OutputWindows:
+        """The memory after one more poll."""
+        states = {member.state for member in sample.members}
+        if self.window is None:
+            return _replace(self, window=opened(sample, states), log_bytes=sample.log_bytes)
+        window = looked(self.window, sample, states)
+        if sample.at - window.at < OUTPUT_WINDOW_S:
+            return self if window is self.window else _replace(self, window=window)
+        still = self.still
+        if sample.log_bytes != self.log_bytes:
+            # Nothing in a window that ends with this poll could have been work.
+            busy = _moved(window, sample, detection) or _stands_in_line(window, sample, detection)
+            was_still = not busy and _no_cpu(window, sample, detection)
+            still = (*still, was_still)[-OUTPUT_WINDOWS_KEPT:]
+        return OutputWindows(window=opened(sample, states), log_bytes=sample.log_bytes, still=still)

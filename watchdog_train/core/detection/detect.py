@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -16,20 +16,15 @@ from watchdog_train.core.detection.activity import (
 )
 from watchdog_train.core.detection.budgets import Budget, budget_for
 from watchdog_train.core.detection.device_wait import device_wait
-from watchdog_train.core.detection.output import by_output
-from watchdog_train.core.detection.special import (
-    announced_until,
-    over_users_limit,
-    stopped,
-)
 from watchdog_train.core.detection.track import (
     EARLY_STEPS,
+    SAID_AFTER_S,
     RankTrack,
     Track,
+    by_output,
     is_saving,
     survived_s,
 )
-from watchdog_train.core.detection.usual import is_quiet_at_work
 from watchdog_train.core.detection.verdict import (
     BUSY,
     OVER,
@@ -41,7 +36,8 @@ from watchdog_train.core.detection.verdict import (
     quiet_why,
     stuck_why,
 )
-from watchdog_train.core.model import Basis, Phase, ProcessId, Sample, Value, Why
+from watchdog_train.core.model import Basis, Member, Phase, ProcessId, Sample, Value, Why
+from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.policy import Detection
 
 __all__ = ["BUSY", "OVER", "Signs", "Verdict", "required_windows", "signs", "verdict"]
@@ -82,12 +78,9 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
     """What was seen of them until now."""
     slots = [slot for _, slot in sample.judged]
     steps = [slot.step for slot in slots if slot.step is not None]
-    expected = announced_until(sample)
-    silent = all(
-        sample.at - rank.changed_at > _budget(track, rank, detection).soft_s
-        and expected.get(rank.who, 0.0) <= sample.at
-        for rank in _candidates(track, detection)
-    )
+    candidates = _candidates(track, detection)
+    budgets = {rank.who: _budget(track, rank, detection) for rank in candidates}
+    silent = len(_over(candidates, budgets, sample)) == len(candidates)
     return Signs(
         quiet=silent and is_quiet(track.activity, sample, detection),
         age_s=sample.at - track.progress_at if track.progress_at else None,
@@ -111,7 +104,7 @@ def verdict(
     if not any(member.state not in ("Z", "X") for member in sample.members):
         return Verdict(kind="alive", progress_at=track.progress_at)
     found = _judge(track, sample, detection, elsewhere_quiet=elsewhere_quiet)
-    held = stopped(track, sample)
+    held = _stopped(track, sample)
     return _replace(found, stopped=held) if held else found
 
 
@@ -124,7 +117,7 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
         progress_at=track.progress_at,
         moved_at=max(moved, default=0.0),
     )
-    limited = over_users_limit(candidates, track, sample, detection)
+    limited = _over_users_limit(candidates, track, sample, detection)
     if limited is not None and not is_saving(candidates, track, sample, detection):
         return limited
     if not _may_be_over(candidates, sample, detection):
@@ -132,30 +125,23 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
     quiet = is_quiet(track.activity, sample, detection)
     stuck = is_stuck(track.activity, sample, detection)
     budgets = {rank.who: _budget(track, rank, detection) for rank in candidates}
-    expected = announced_until(sample)
     failed = rank_gone.waits_in_vain(
         track,
         sample,
         detection,
         budgets=budgets,
-        expecting=frozenset(who for who, until in expected.items() if until > sample.at),
+        expecting=_announced(sample),
         quiet=quiet,
     )
     if failed is not None:
         return _rank_gone(failed, candidates, track)
-    over = [
-        rank
-        for rank in candidates
-        if sample.at - rank.changed_at > budgets[rank.who].soft_s
-        and expected.get(rank.who, 0.0) <= sample.at
-    ]
+    over = _over(candidates, budgets, sample)
     if not over:
         return alive
-    judging = tuple((rank, budgets[rank.who]) for rank in candidates)
     silent = len(over) == len(candidates)
-    worst, budget = _worst(over, budgets, sample)
+    worst = _worst(over, sample)
     age_s = sample.at - worst.changed_at
-    too_long = age_s > budget.hard_s
+    too_long = age_s > budgets[worst.who].hard_s
     held = silent and stuck and not quiet
     device = None
     if silent:
@@ -168,7 +154,7 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
         held or too_long or sampled or (silent and quiet)
     ):
         return alive
-    found = _suspect(track, sample, detection, judging, tuple(over))
+    found = _suspect(track, sample, detection, candidates, budgets)
     if device is not None and not found.prints and (device.runs or not quiet):
         found = _replace(found, device=device)
     if quiet and silent:
@@ -200,7 +186,7 @@ def _silent_and_quiet(
 ) -> Verdict:
     """Everybody in our tree is silent, and the tree is quiet."""
     basis: Basis = "hard-budget" if too_long else found.basis
-    if not track.ranks and is_quiet_at_work(track.usual):
+    if not track.ranks and track.output.is_quiet_at_work:
         return _replace(
             found, basis=basis, quiet_at_work=True, why=found.why.plus(Why("quiet-at-work"))
         )
@@ -243,16 +229,20 @@ def _suspect(
     track: Track,
     sample: Sample,
     detection: Detection,
-    judging: tuple[tuple[RankTrack, Budget], ...],
-    over: tuple[RankTrack, ...],
+    candidates: tuple[RankTrack, ...],
+    budgets: Mapping[ProcessId, Budget],
 ) -> Verdict:
     """The silence of a quiet job, as far as it is known without a look at the stacks."""
-    worst, budget = _worst(over, {rank.who: its for rank, its in judging}, sample)
+    over = _over(candidates, budgets, sample)
+    worst = _worst(over, sample)
+    budget = budgets[worst.who]
     age_s = sample.at - worst.changed_at
-    learnt = all(rank.phase in ("train", "unknown") and its.learnt for rank, its in judging)
-    steps = max(rank.steps for rank, _ in judging)
-    survived = max(survived_s(track, rank.phase, sample.at) for rank, _ in judging)
-    newest = max(rank.changed_at for rank, _ in judging)
+    learnt = all(
+        one.phase in ("train", "unknown") and budgets[one.who].learnt for one in candidates
+    )
+    steps = max(rank.steps for rank in candidates)
+    survived = max(survived_s(track, rank.phase, sample.at) for rank in candidates)
+    newest = max(rank.changed_at for rank in candidates)
     prints = _prints(track, newest, sample.at)
     return Verdict(
         kind="suspect",
@@ -270,7 +260,7 @@ def _suspect(
         quiet_s=_quiet_s(age_s, track, sample, detection),
         survived_s=SURVIVED_FACTOR * survived,
         early=steps < EARLY_STEPS and worst.phase not in OVER,
-        unsaved_s=_unsaved_s(tuple(rank for rank, _ in judging)),
+        unsaved_s=_unsaved_s(candidates),
         progress_at=track.progress_at,
         why=quiet_why(worst, budget, age_s, has_slot=bool(track.ranks), prints=prints),
     )
@@ -293,12 +283,21 @@ def _quiet_s(age_s: float, track: Track, sample: Sample, detection: Detection) -
     return age_s if age_s - quiet_s <= TAIL_WINDOWS * detection.window_s else quiet_s
 
 
-def _worst(
-    over: Sequence[RankTrack], budgets: Mapping[ProcessId, Budget], sample: Sample
-) -> tuple[RankTrack, Budget]:
+def _over(
+    candidates: Sequence[RankTrack], budgets: Mapping[ProcessId, Budget], sample: Sample
+) -> list[RankTrack]:
+    """Who has been silent for longer than the soft limit, and has not announced it."""
+    announced = _announced(sample)
+    return [
+        rank
+        for rank in candidates
+        if sample.at - rank.changed_at > budgets[rank.who].soft_s and rank.who not in announced
+    ]
+
+
+def _worst(over: Sequence[RankTrack], sample: Sample) -> RankTrack:
     """Whoever is in a place where waiting is usual holds up the others, not the other way round."""
-    worst = max(over, key=lambda rank: (rank.phase in SELDOM_STEPS, sample.at - rank.changed_at))
-    return worst, budgets[worst.who]
+    return max(over, key=lambda rank: (rank.phase in SELDOM_STEPS, sample.at - rank.changed_at))
 
 
 def _unsaved_s(ranks: tuple[RankTrack, ...]) -> float:
@@ -385,16 +384,68 @@ def _whole_tree(track: Track) -> RankTrack:
     """The job as one suspect when no heartbeat reaches us: only its output shows progress."""
     since = max(track.log_at, track.started_at)
     return RankTrack(
-        who=ProcessId(0, 0),
-        rank=0,
-        words=(),
-        changed_at=since,
-        phase="unknown",
-        phase_entries=0,
-        fresh_phase=True,
-        stepped=False,
-        step_at=since,
-        gaps={},
-        saves_ended=0,
-        saved_at=track.started_at,
+        who=ProcessId(0, 0), rank=0, changed_at=since, step_at=since, saved_at=track.started_at
     )
+
+
+def _stopped(track: Track, sample: Sample) -> tuple[Why, ...]:
+    """Who is held, a reason for each that holds. It hides nothing: who waits for them is judged."""
+    if track.stopped_since is None or sample.at - track.stopped_since < SAID_AFTER_S:
+        return ()
+    by: dict[Stopped, list[Member]] = {}
+    for one in sample.members:
+        if one.state in ("T", "t"):
+            by.setdefault(one.held or Stopped(traced=one.state == "t"), []).append(one.member)
+    seconds = sample.at - track.stopped_since
+    return tuple(
+        Why(
+            "stopped",
+            pids=tuple(member.pid for member in members),
+            rank=members[0].rank if len(members) == 1 else None,
+            seconds=seconds,
+            held=held,
+        )
+        for held, members in by.items()
+    )
+
+
+def _announced(sample: Sample) -> frozenset[ProcessId]:
+    """Processes whose script has announced a silence that is not over."""
+    return frozenset(
+        one.member.identity for one, slot in sample.judged if slot.expect_until_ns > 1e9 * sample.at
+    )
+
+
+def _over_users_limit(
+    candidates: Iterable[RankTrack], track: Track, sample: Sample, detection: Detection
+) -> Verdict | None:
+    """Over `--stall-timeout` or `--startup-timeout`, where one is set: no question is asked."""
+    if detection.stall_timeout_s is None and detection.startup_timeout_s is None:
+        return None
+    announced = _announced(sample)
+    for rank in candidates:
+        limit_s, since = detection.stall_timeout_s, rank.changed_at
+        if not rank.stepped:
+            limit_s, moves = detection.startup_timeout_s, len(rank.gaps.get(rank.phase, ()))
+            since = track.started_at if moves < detection.learn_after else rank.changed_at
+        # A silence that the script has announced is nearer than the option.
+        if limit_s is None or sample.at - since <= limit_s or rank.who in announced:
+            continue
+        age_s = sample.at - since
+        return Verdict(
+            kind="stall",
+            basis="finishing" if rank.phase in OVER else "user-limit",
+            phase=rank.phase,
+            ranks=(rank.rank,),
+            pids=(rank.pid,) if rank.pid else (),
+            age_s=age_s,
+            soft_s=limit_s,
+            progress_at=track.progress_at,
+            why=Why(
+                "over-stall-timeout" if rank.stepped else "over-startup-timeout",
+                rank=rank.rank,
+                seconds=age_s,
+                limit_s=limit_s,
+            ),
+        )
+    return None

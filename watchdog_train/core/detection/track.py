@@ -9,13 +9,15 @@ import msgspec
 
 from watchdog_train.core.detection import activity as activities
 from watchdog_train.core.detection import device_history as devices
-from watchdog_train.core.detection import usual as usuals
-from watchdog_train.core.detection import world as worlds
-from watchdog_train.core.detection.activity import Activity
-from watchdog_train.core.detection.budgets import LEARN_QUICKLY, LEARNING_PHASES, RING, busy_s
+from watchdog_train.core.detection.activity import Activity, OutputWindows
+from watchdog_train.core.detection.budgets import (
+    LEARN_QUICKLY,
+    LEARNING_PHASES,
+    RING,
+    busy_s,
+    robust_quantile,
+)
 from watchdog_train.core.detection.device_history import DeviceHistory
-from watchdog_train.core.detection.usual import Usual
-from watchdog_train.core.detection.world import World
 from watchdog_train.core.model import MemberSample, Phase, ProcessId, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
 
@@ -38,6 +40,13 @@ SAID_AFTER_S = 2.0
 _LONG: tuple[Phase, ...] = ("eval", "checkpoint")
 SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended by itself is expected again for so long, then forgotten."""
+MOST_RANKS = 4096
+"""What a slot says is not to be trusted with our memory."""
+LOOP_LEAST_S = 15.0
+"""Several lines of output in the first seconds are a program that starts, not yet a loop."""
+LOOP_EVEN_FACTOR = 3.0
+"""Between the lines of a loop there is about the same time."""
+_BEFORE_STEPS: tuple[Phase, ...] = ("unknown", "startup", "first_step")
 
 
 class RankTrack(Value):
@@ -45,7 +54,7 @@ class RankTrack(Value):
 
     who: ProcessId
     rank: int
-    words: tuple[int, ...]
+    words: tuple[int, ...] = ()
     milestone: int = 0
     changed_at: float
     """When a progress word last changed or a phase or milestone was reached, by our clock."""
@@ -53,23 +62,23 @@ class RankTrack(Value):
     """The poll before."""
     born_at: float = 0.0
     """When it was seen first; 0 when it was there at the very first poll."""
-    phase: Phase
-    phase_entries: int
-    fresh_phase: bool
+    phase: Phase = "unknown"
+    phase_entries: int = 0
+    fresh_phase: bool = True
     """Nothing has progressed since the phase was entered."""
-    stepped: bool
+    stepped: bool = False
     step_at: float = 0.0
     """When a word that counts steps last changed, or the phase, or the rank was first seen."""
     interrupted: bool = False
     """It was stopped since its last progress: nobody knows how long that would have taken."""
-    gaps: dict[str, tuple[float, ...]]
+    gaps: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     """Per learning phase, the newest seconds between changes of the words."""
     phase_at: float = 0.0
     """When the phase was entered, or the rank was first seen."""
     longest: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds: the longest step, evaluation and save, under `train`, `eval` and `checkpoint`."""
-    saves_ended: int
-    saved_at: float
+    saves_ended: int = 0
+    saved_at: float = 0.0
     """When the last save ended, or the rank was first seen."""
 
     @property
@@ -84,13 +93,29 @@ class RankTrack(Value):
         return max(own, default=0) or (self.words[FRAMEWORK_STEP] if self.words else 0)
 
 
+class World(Value):
+    """How much of the world of a training is in the trees that are heard.
+
+    Counted generously: a helper that is taken for a rank makes us trust our own eyes too early, as
+    in a run of one machine; a rank that is overlooked would keep a hang from ever being declared.
+    """
+
+    present: int = 0
+    """The most ranks that were ever here: by their numbers, by their processes, and as their
+    launcher counts them. A rank that is not yet born, or has ended, is still one of ours."""
+    numbers: frozenset[int] = frozenset()
+    """Ranks that were ever here."""
+    size: int | None = None
+    """The largest world that any process has named."""
+
+
 class Track(Value):
     """The detector's memory of one attempt."""
 
     started_at: float
     ranks: tuple[RankTrack, ...] = ()
     activity: Activity = Activity()
-    usual: Usual = Usual()
+    output: OutputWindows = OutputWindows()
     """Kept while nobody sends a heartbeat."""
     progress_at: float = 0.0
     """When any judged process was last seen to progress, 0 before; an adoption sees none."""
@@ -114,7 +139,6 @@ class Track(Value):
     device: DeviceHistory = DeviceHistory()
     """What its GPUs have shown."""
     world: World = World()
-    """How much of the training's world is in this tree."""
     factors: dict[str, float] = msgspec.field(default_factory=dict)
     """Per phase: budgets are this much longer, after stalls that recovered by themselves."""
 
@@ -145,7 +169,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     elif not stopped and sample.at - (track.stopped_since or sample.at) >= STOPPED_S:
         track = _fresh(track, sample)
     ranks, progressed = _advance_ranks(track, sample, stopped=stopped, learn=not slept_s)
-    activity, survived, usual = track.activity, track.survived, track.usual
+    activity, survived, output = track.activity, track.survived, track.output
     if activity.quiet_windows and not slept_s and any(r.changed_at == sample.at for r in ranks):
         survived = _survived(track, sample, detection)
     if progressed:
@@ -161,24 +185,20 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     if sample.held_back:
         # Whoever reads its output will let it go on: then it gets a fresh start.
         log_at, activity = sample.at, activities.restarted(activity)
-        usual = usuals.restarted(usual)
+        output = output.restarted()
     elif not ranks:
-        usual = usuals.advance(usual, sample, detection)
-    return Track(
-        started_at=track.started_at,
+        output = output.advanced(sample, detection)
+    return _replace(
+        track,
         ranks=ranks,
         activity=activities.advance(activity, sample, detection),
-        usual=usual,
+        output=output,
         progress_at=sample.at if progressed else track.progress_at,
         log_bytes=sample.log_bytes,
         log_at=log_at,
         log_gaps=log_gaps,
         stopped_since=since,
-        fresh_at=track.fresh_at,
         suspended_s=sample.suspended_s,
-        slept_at=track.slept_at,
-        slept_s=track.slept_s,
-        slept_machine=track.slept_machine,
         survived=survived,
         begun=True,
         device=devices.advance(
@@ -188,8 +208,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
             progressed=progressed,
             steady=any(rank.phase == "train" and rank.steps >= EARLY_STEPS for rank in ranks),
         ),
-        world=worlds.advance(track.world, sample),
-        factors=track.factors,
+        world=_world(track.world, sample),
     )
 
 
@@ -240,7 +259,7 @@ def _fresh(track: Track, sample: Sample) -> Track:
         ),
         log_at=sample.at,
         activity=activities.restarted(track.activity),
-        usual=usuals.restarted(track.usual),
+        output=track.output.restarted(),
         fresh_at=sample.at,
     )
 
@@ -291,10 +310,8 @@ def _first_seen(member: MemberSample, slot: SlotReading, now: float, *, born: bo
         born_at=now if born else 0.0,
         phase=slot.phase,
         phase_entries=slot.phase_entries,
-        fresh_phase=True,
         stepped=_has_stepped(slot),
         step_at=now,
-        gaps={},
         phase_at=now,
         saves_ended=slot.saves_ended,
         saved_at=now,
@@ -330,14 +347,12 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
     for what, seconds in took.items():
         longest = {**longest, what: max(seconds, longest.get(what, 0.0))}
     alive = moved or seam or slot.milestone != before.milestone
-    return RankTrack(
-        who=before.who,
-        rank=before.rank,
+    return _replace(
+        before,
         words=words,
         milestone=slot.milestone,
         changed_at=now if alive else before.changed_at,
         seen_at=now,
-        born_at=before.born_at,
         phase=slot.phase,
         phase_entries=slot.phase_entries,
         fresh_phase=not same_phase or (before.fresh_phase and not moved),
@@ -377,3 +392,39 @@ def is_saving(
     return track.quiet_windows == 0 and any(
         rank.phase == "checkpoint" and sample.at - rank.changed_at <= most_s for rank in candidates
     )
+
+
+def by_output(rank: RankTrack, track: Track, detection: Detection) -> RankTrack:
+    """The rank, with regular output as its steps; as it is where the output is not regular.
+
+    Of a loop in which nothing moves that a hook could count.
+    """
+    gaps = track.log_gaps
+    if rank.phase not in _BEFORE_STEPS or len(gaps) < detection.learn_after:
+        return rank
+    typical_s = sorted(gaps)[len(gaps) // 2]
+    if sum(gaps) < LOOP_LEAST_S or robust_quantile(gaps) > LOOP_EVEN_FACTOR * typical_s:
+        return rank
+    return _replace(
+        rank,
+        words=(len(gaps),),
+        changed_at=max(rank.changed_at, track.log_at),
+        phase="unknown",
+        fresh_phase=False,
+        stepped=True,
+        gaps={"unknown": gaps},
+    )
+
+
+def _world(world: World, sample: Sample) -> World:
+    """After one more poll."""
+    slots = [m.slot for m in sample.members if m.slot is not None]
+    slots = [slot for slot in slots if slot.role in ("rank", "other")]
+    seen = {slot.rank for slot in slots if slot.rank is not None}
+    named = max([world.size or 0, *(slot.world_size or 0 for slot in slots)])
+    local = max([0, *(slot.local_world or 0 for slot in slots)])
+    numbers = world.numbers if seen <= world.numbers else world.numbers | seen
+    if len(numbers) > MOST_RANKS:
+        numbers = world.numbers
+    present = max(world.present, len(numbers), len(slots), local)
+    return World(present=present, numbers=numbers, size=named or None)

@@ -197,11 +197,7 @@ def _noticed(state: State, event: e.Noticed) -> State:
             scan_failures=state.scan_failures + 1,
             scan_since_mono=state.scan_since_mono if state.scan_failures else event.mono,
         )
-    return _replace(
-        state,
-        notices=(*(kind for kind in state.notices if kind not in over), event.kind),
-        noticed=(*others, event),
-    )
+    return _replace(state, noticed=(*others, event))
 
 
 def _rejected(state: State, event: e.CheckpointRejected) -> State:
@@ -278,7 +274,6 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         look=None,
         muted=False,
         outlived=None,
-        notices=(),
         noticed=(),
         straggler=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
@@ -379,7 +374,6 @@ def reopened(state: State, event: e.Reopened) -> State:
         look=None,
         muted=False,
         outlived=None,
-        notices=(),
         noticed=(),
         reopened_after=len(state.attempts),
         restarts_since_progress=0 if event.fresh_budget else state.restarts_since_progress,

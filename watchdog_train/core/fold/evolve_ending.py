@@ -33,7 +33,6 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
                 save_requested=event.sequence,
                 save_wall=event.t,
                 can_be_asked_to_save=event.can_be_asked,
-                notices=tuple(kind for kind in state.notices if kind != "save-late"),
                 noticed=tuple(each for each in state.noticed if each.kind != "save-late"),
             )
         case e.StopAsked():

@@ -43,7 +43,6 @@ def went_on(state: State, event: e.SuspicionEnded) -> State:
         suspicion=None,
         look=None,
         muted=False,
-        notices=tuple(kind for kind in state.notices if kind in LASTING),
         noticed=tuple(each for each in state.noticed if each.kind in LASTING),
         pauses=_paused(state.pauses, event),
     )

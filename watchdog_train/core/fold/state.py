@@ -387,10 +387,8 @@ class State(Value):
     """Lines at which it has paused and continued, the newest last."""
     outlived: Why | None = None
     """What was killed after an exit with code 0."""
-    notices: tuple[str, ...] = ()
-    """Kinds of `noticed` that were said about the present silence."""
     noticed: tuple[Noticed, ...] = ()
-    """The same with their words, the newest of each kind."""
+    """What was said about the present silence or attempt, the newest of each kind."""
     straggler: Straggler | None = None
     """The rank of the present attempt that comes last."""
     warned: tuple[Ahead, ...] = ()
@@ -483,6 +481,11 @@ class State(Value):
     def trees(self) -> tuple[Tree, ...]:
         """Of the present attempt."""
         return self.attempts[-1].trees if self.attempts else ()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Kinds of `noticed`."""
+        return tuple(one.kind for one in self.noticed)
 
     @property
     def is_collecting(self) -> bool:

@@ -87,8 +87,9 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
         if report.remedy not in (attempt.taken if report.took else attempt.reported)
     ]
     found += _resume(observation, state, step)
-    found += _said_once(observation, state)
-    found += _sleep(observation, state)
+    for kind, again, what in NOTICES:
+        notice = what(observation, state) if again or kind not in state.notices else None
+        found += [e.Noticed(kind=kind, why=notice[0], pids=notice[1])] if notice else []
     if observation.straggler != state.straggler:
         found.append(e.Straggling(straggler=observation.straggler))
     found += warnings(observation.ahead, state.warned)
@@ -251,25 +252,6 @@ def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
     return ordinal is not None and begun < ordinal
 
 
-def _said_once(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """What a person should know, each kind once an attempt."""
-    table: tuple[tuple[NoticeKind, Callable[[Observation, State], Notice | None]], ...] = (
-        ("keeper", _keeper),
-        # It is the reader of its output that the training waits for.
-        ("reader", lambda seen, _: (Why("reader-behind"), ()) if seen.sample.held_back else None),
-        ("no-heartbeat", _without_heartbeat),
-        ("gpu", lambda seen, _: _trouble("gpus-unseen", seen.gpu_trouble)),
-        ("blind", lambda seen, _: _trouble("blind", seen.blind)),
-    )
-    told = ((kind, look(observation, state)) for kind, look in table if kind not in state.notices)
-    return [e.Noticed(kind=kind, why=one[0], pids=one[1]) for kind, one in told if one is not None]
-
-
-def _trouble(code: WhyCode, problem: str | None) -> Notice | None:
-    """What the supervisor cannot see: nobody is judged by an old look, or a hang called late."""
-    return (Why(code, problem=problem), ()) if problem is not None else None
-
-
 def _keeper(observation: Observation, state: State) -> Notice | None:
     """Training outlives its keeper; what is lost with it is worth a word."""
     if state.kill is not None:
@@ -299,15 +281,35 @@ def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
     return Why("no-heartbeat", limit_s=NO_HEARTBEAT_S), pids
 
 
-def _sleep(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Each sleep once: who looks at the times of a night wants to know why nothing was called."""
+def _sleep(observation: Observation, state: State) -> Notice | None:
+    """Who looks at the times of a night wants to know why nothing was called."""
     slept = observation.slept
     if slept is None or (not slept.machine and slept.seconds < SAID_SLEEP_S):
-        return []
+        return None
     if any(one.kind == "suspended" and one.mono >= slept.at for one in state.noticed):
-        return []
-    why = Why("machine-slept" if slept.machine else "supervisor-slept", seconds=slept.seconds)
-    return [e.Noticed(kind="suspended", pids=(), why=why)]
+        return None
+    return Why("machine-slept" if slept.machine else "supervisor-slept", seconds=slept.seconds), ()
+
+
+def _trouble(code: WhyCode, problem: str | None) -> Notice | None:
+    """What the supervisor cannot see: nobody is judged by an old look, or a hang called late."""
+    return (Why(code, problem=problem), ()) if problem is not None else None
+
+
+NOTICES: tuple[tuple[NoticeKind, bool, Callable[[Observation, State], Notice | None]], ...] = (
+    ("keeper", False, _keeper),
+    # It is the reader of its output that the training waits for.
+    (
+        "reader",
+        False,
+        lambda seen, _: (Why("reader-behind"), ()) if seen.sample.held_back else None,
+    ),
+    ("no-heartbeat", False, _without_heartbeat),
+    ("gpu", False, lambda seen, _: _trouble("gpus-unseen", seen.gpu_trouble)),
+    ("blind", False, lambda seen, _: _trouble("blind", seen.blind)),
+    ("suspended", True, _sleep),
+)
+"""What a person should know: its kind, whether it is said again in one attempt, when and what."""
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
