@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
-from watchdog_train.core.model import CheckpointFinding
+from watchdog_train.core.model import CheckpointFinding, SaveRecord
 
 LEGACY = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19." + b"\x80\x02M\xe9\x03." * 8
 NOT_MODEL_ONLY = b"\x80\x02}q\x00X\x0f\x00\x00\x00save_only_modelq\x01\x89s."
@@ -68,12 +68,24 @@ def write_hf(
 
 def write_files(directory: Path, files: dict[str, bytes], *, at_s: float = 1_000_000.0) -> Path:
     """Write files whose times lie a millisecond apart, in the order given."""
-    directory.mkdir(parents=True, exist_ok=True)
     for number, (name, content) in enumerate(files.items()):
         path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         os.utime(path, (at_s, at_s + number * 0.001))
     return directory
+
+
+def noted(path: Path, kind: str = "torch", **fields: Any) -> SaveRecord:
+    """As the hook inside a training notes it now."""
+    folder = path if path.is_dir() else path.parent
+    items = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = {
+        item.relative_to(folder).as_posix(): (item.stat().st_size, item.stat().st_mtime_ns)
+        for item in items
+        if item.is_file()
+    }
+    return SaveRecord(path=str(path), format=kind, files=files, **fields)
 
 
 def look(directory: Path, **options: object) -> tuple[CheckpointFinding, ...]:
@@ -102,3 +114,15 @@ def lightning_zip(
     if not weights_only:
         content |= {"callbacks": {}, "optimizer_states": [{}], "lr_schedulers": []}
     return torch_zip(pickle=pickle.dumps(content | more, protocol=protocol))
+
+
+def timm_zip(epoch: int) -> bytes:
+    content = {"epoch": epoch, "arch": "resnet18", "optimizer": {}, "version": 2, "state_dict": {}}
+    return torch_zip(pickle=pickle.dumps(content, protocol=2))
+
+
+def ultralytics_zip(epoch: int, *, stripped: bool = False) -> bytes:
+    content = {"epoch": epoch, "best_fitness": 0.5, "stopper": {}, "ema": {}, "optimizer": {}}
+    if stripped:  # as strip_optimizer merges it
+        content = {"date": "2026-11-22", "version": "8.4", "epoch": -1, "best_fitness": None}
+    return torch_zip(pickle=pickle.dumps(content, protocol=2))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.checkpoint_samples import lightning_zip, look, safetensors, torch_zip, write_hf
-from tests.core.test_checkpoints_renamed import noted
-from watchdog_train.core.model import SaveRecord
+from tests.checkpoint_samples import (
+    lightning_zip,
+    look,
+    noted,
+    safetensors,
+    timm_zip,
+    torch_zip,
+    ultralytics_zip,
+    write_files,
+    write_hf,
+)
+from watchdog_train.checkpoints.formats import Candidate
+from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.order import newest_first
 
 START_S = 1_000_000
 
@@ -68,18 +80,26 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("shuffled", [False, True], ids=["in order of time", "times an hour apart"])
+SHUFFLED = pytest.mark.parametrize(
+    "shuffled", [False, True], ids=["in order of time", "times an hour apart"]
+)
+
+
+@SHUFFLED
 @pytest.mark.parametrize("names", [*NAMES.values(), *FOLDERS.values()], ids=[*NAMES, *FOLDERS])
 def test_the_newest_by_name(tmp_path: Path, names: str, shuffled: bool) -> None:
     """The names decide, also where the times were lost on the way, as by a copy."""
-    made = names.split()
-    for number, name in enumerate(made):
+    assert_order(tmp_path, [(name, torch_zip()) for name in names.split()], shuffled)
+
+
+def assert_order(tmp_path: Path, files: list[tuple[str, bytes]], shuffled: bool) -> None:
+    for number, (name, content) in enumerate(files):
         path = tmp_path / f"{name}.pt"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(torch_zip())
+        path.write_bytes(content)
         at_s = START_S + (-3600 if shuffled else 60) * number
         os.utime(path, (at_s, at_s))
-    assert order_of(tmp_path) == made[::-1]
+    assert order_of(tmp_path) == [name for name, _ in files][::-1]
 
 
 def order_of(directory: Path, **options: Any) -> list[str]:
@@ -111,18 +131,13 @@ CONTENTS: dict[str, list[tuple[str, bytes]]] = {
 }  # fmt: skip
 
 
+@SHUFFLED
 @pytest.mark.parametrize("files", CONTENTS.values(), ids=CONTENTS)
-@pytest.mark.parametrize("shuffled", [False, True], ids=["in order of time", "times an hour apart"])
 def test_the_newest_by_what_is_inside(
     tmp_path: Path, files: list[tuple[str, bytes]], shuffled: bool
 ) -> None:
     """What a file says of itself goes before its name, and nothing is unpickled for it."""
-    for number, (name, content) in enumerate(files):
-        path = tmp_path / f"{name}.pt"
-        path.write_bytes(content)
-        at_s = START_S + (-3600 if shuffled else 60) * number
-        os.utime(path, (at_s, at_s))
-    assert order_of(tmp_path) == [name for name, _ in files][::-1]
+    assert_order(tmp_path, files, shuffled)
 
 
 def saved(path: Path, *, at_s: float, note: tuple[int, float] | None = None, **record: Any) -> Any:
@@ -133,11 +148,7 @@ def saved(path: Path, *, at_s: float, note: tuple[int, float] | None = None, **r
     os.utime(path, (START_S + at_s,) * 2)
     if note is None:
         return None
-    status = path.stat()
-    files = {path.name: (status.st_size, status.st_mtime_ns)}
-    return SaveRecord(
-        path=str(path), format="torch", attempt=note[0], t=note[1], files=files, **record
-    )
+    return noted(path, attempt=note[0], t=note[1], **record)
 
 
 def test_noted_saves_go_by_attempt_and_time_of_the_note(tmp_path: Path) -> None:
@@ -167,7 +178,7 @@ def test_what_another_training_saves_into_the_folder_comes_last(tmp_path: Path) 
 def test_full_state_of_another_training_in_a_trainer_folder(tmp_path: Path) -> None:
     """The largest number is what the Trainer takes, of those that this training has saved."""
     ours = [write_hf(tmp_path, step, at_s=START_S + step) for step in (40, 50)]
-    saves = tuple(noted(path, kind="hf", step=int(path.name[-2:])) for path in ours)
+    saves = tuple(noted(path, "hf", step=int(path.name[-2:]), t=1.0, attempt=1) for path in ours)
     write_hf(tmp_path, 60, at_s=START_S + 60)
     assert next(iter(look(tmp_path, saves=saves))).step == 60, "killed before it was noted"
     for step in (900, 1000):
@@ -184,3 +195,78 @@ def test_frameworks_keep_their_own_order_before_loose_files(tmp_path: Path) -> N
         os.utime(tmp_path / name, (START_S - number, START_S - number))
     (tmp_path / "model.safetensors").write_bytes(safetensors())
     assert order_of(tmp_path) == ["last", "epoch=9", "step_7", "model"]
+
+
+STEMS = {
+    "ckpt_100": (100, None), "model-step=1200-loss=0.25": (1200, None),
+    "step500": (500, None), "epoch_3": (None, 3), "epoch=3-step=1200": (1200, 3),
+    "e1s20": (20, 1), "ep1-ba200-rank0": (200, 1), "100_epoch_3": (None, 3),
+    "iter_0000123": (123, None), "rl_model_4800_steps": (4800, None), "ckpt_10k": (10_000, None),
+    "ckpt_100_acc_90": (100, None), "f1_90_step_100": (100, None),
+    "lr1e-05_step_100": (100, None), "opt-125m_step_500": (500, None),
+    "ckpt-2026-11-30": (None, None), "20261130_153000": (None, None), "resnet50": (None, None),
+    "llama-7b": (None, None), "ckpt-3f2a9b": (None, None), "last": (None, None),
+    "weights_0.5": (None, None), "42": (42, None), "model_2_100": (100, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "numbers"), STEMS.items())
+def test_numbers_in_file_names(stem: str, numbers: tuple[int | None, int | None]) -> None:
+    """A step is believed where the name sets it apart; an epoch, a date, a score are none."""
+    assert number_in_name(stem) == numbers
+
+
+MIXED: dict[str, tuple[dict[str, bytes], str]] = {
+    "numbered, and others by time": (
+        dict.fromkeys(
+            ("ckpt_20.pt", "best.pt", "ckpt_100.pt", "ckpt_30.pt", "last.pt"), torch_zip()
+        ),
+        "last.pt ckpt_100.pt ckpt_30.pt best.pt ckpt_20.pt",
+    ),
+    "between folders": (
+        {"first/ckpt_1000.pt": torch_zip(), "second/ckpt_50.pt": torch_zip()},
+        "second/ckpt_50.pt first/ckpt_1000.pt",
+    ),
+    # A second fit into one directory counts from zero again, and top-k keeps old steps.
+    "Lightning by time": (
+        {f"{step}.ckpt": lightning_zip(step) for step in (100, 200, 50)},
+        "50.ckpt 200.ckpt 100.ckpt",
+    ),
+    # It was saved in the middle of the next epoch.
+    "recovery file of timm": (
+        {"last.pth.tar": timm_zip(4), "recovery-4-500.pth.tar": timm_zip(4)},
+        "recovery-4-500.pth.tar last.pth.tar",
+    ),
+    # last.pt is overwritten in place; best.pt may be the same epoch or an older one.
+    "epochs of ultralytics": (
+        {f"{name}.pt": ultralytics_zip(n) for name, n in (("last", 7), ("best", 5), ("epoch0", 0))},
+        "last.pt best.pt epoch0.pt",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "expected"), MIXED.values(), ids=MIXED)
+def test_the_newest_of_mixed_files(tmp_path: Path, files: dict[str, bytes], expected: str) -> None:
+    write_files(tmp_path, files)
+    found = [str(Path(one.path).relative_to(tmp_path)) for one in look(tmp_path)]
+    assert found == expected.split()
+
+
+def test_the_newest_of_timm_is_last_before_its_links(tmp_path: Path) -> None:
+    """A hard link to what is last comes after it; a number in a name is an epoch."""
+    write_files(tmp_path, {"checkpoint-3.pth.tar": timm_zip(3), "last.pth.tar": timm_zip(4)})
+    os.link(tmp_path / "last.pth.tar", tmp_path / "checkpoint-4.pth.tar")
+    assert order_of(tmp_path) == ["last.pth", "checkpoint-4.pth", "checkpoint-3.pth"]
+    assert {item.step for item in look(tmp_path)} == {None}
+
+
+def test_ten_thousand_files_without_a_number_are_put_in_order_at_once() -> None:
+    """A folder of tensors must not use up the time that the scan of checkpoints has."""
+    rest = {"format": "torch", "step": None, "epoch": None}
+    made = [
+        Candidate(path=f"/{number:x}n.pt", files={"a": (1, number)}, **rest)
+        for number in range(10_000)
+    ]
+    began = time.process_time()
+    assert [*newest_first(made)] == made[::-1]
+    assert time.process_time() - began < 2

@@ -10,34 +10,23 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.checkpoint_samples import look, torch_zip, write_files, write_hf
+from tests.checkpoint_samples import look, noted, torch_zip, write_files, write_hf
 from watchdog_train.checkpoints.copies import KeepRequest, keep
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.client import saves as client_saves
 from watchdog_train.core.model import SaveRecord
 
 
-def noted(path: Path, *, kind: str = "torch", step: int = 80, at_s: float = 1.0) -> SaveRecord:
-    """As the hook inside a training notes it."""
-    items = sorted(path.rglob("*")) if path.is_dir() else [path]
-    files = {
-        item.relative_to(path if path.is_dir() else path.parent).as_posix(): (
-            item.stat().st_size,
-            item.stat().st_mtime_ns,
-        )
-        for item in items
-        if item.is_file()
-    }
-    return SaveRecord(
-        path=str(path), format=kind, step=step, t=at_s, files=files, attempt=1,
-        inodes=tuple(client_saves._inodes(str(path))),
-    )  # fmt: skip
+def found_again(path: Path, kind: str = "torch", step: int = 80, at_s: float = 1.0) -> SaveRecord:
+    """A note with the inodes by which the save is found under another name."""
+    inodes = tuple(client_saves._inodes(str(path)))
+    return noted(path, kind, step=step, t=at_s, attempt=1, inodes=inodes)
 
 
 def saved(path: Path, **how: object) -> SaveRecord:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(torch_zip())
-    return noted(path, **how)
+    return found_again(path, **how)
 
 
 def into_a_folder(out: Path) -> tuple[SaveRecord, str]:
@@ -100,7 +89,7 @@ def copied_with_its_times(out: Path) -> tuple[SaveRecord, str]:
 
 def of_a_trainer(out: Path) -> tuple[SaveRecord, str]:
     write_hf(out, 80).rename(out / "tmp-checkpoint-80")
-    record = noted(out / "tmp-checkpoint-80", kind="hf")
+    record = found_again(out / "tmp-checkpoint-80", "hf")
     os.rename(out / "tmp-checkpoint-80", out / "checkpoint-80")
     return record, "checkpoint-80"
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.checkpoint_samples import LEGACY, torch_zip
+from tests.checkpoint_samples import LEGACY, noted, torch_zip
 from tests.core import builders as b
 from watchdog_train.checkpoints import copies
 from watchdog_train.checkpoints.copies import KeepRequest, RestoreRequest, keep, restore
@@ -132,12 +132,6 @@ def test_an_answer_is_recorded_and_remembered() -> None:
     assert decided(state, save(at=9), at=700.0) is not None
 
 
-def noted(path: Path) -> SaveRecord:
-    status = path.stat()
-    files = {path.name: (status.st_size, status.st_mtime_ns)}
-    return SaveRecord(path=str(path), format="torch", step=7, t=status.st_mtime, files=files)
-
-
 def copied(tmp_path: Path, record: SaveRecord, earlier: KeptCopy | None = None) -> KeepAnswer:
     copy = tmp_path / "run" / "kept" / "x" / os.path.basename(record.path)
     request = KeepRequest(save=record, copy=str(copy), out="", most_bytes=10**6, earlier=earlier)
@@ -145,13 +139,7 @@ def copied(tmp_path: Path, record: SaveRecord, earlier: KeptCopy | None = None) 
 
 
 def surveyed(path: Path, record: SaveRecord, answer: KeepAnswer) -> list[tuple[str, bool | None]]:
-    one = KeptCopy(
-        path=answer.path,
-        copy=answer.copy,
-        format=answer.format,
-        step=answer.step,
-        saved_at=answer.saved_at,
-    )
+    one = msgspec.convert(answer, KeptCopy, from_attributes=True)
     request = SurveyRequest(
         directories=(str(path.parent),), saves=(record,), kept=(one,), settle_s=0.0
     )
@@ -164,7 +152,7 @@ def test_a_torn_file_gives_way_to_the_copy_that_was_kept(tmp_path: Path, content
     path = tmp_path / "out" / "ckpt.pt"
     path.parent.mkdir()
     path.write_bytes(content)
-    record = noted(path)
+    record = noted(path, step=7)
     answer = copied(tmp_path, record)
     assert answer.problem is None
     assert Path(answer.copy).read_bytes() == content
@@ -184,7 +172,7 @@ def test_a_copy_stands_where_its_own_age_puts_it(tmp_path: Path) -> None:
     for number, path in enumerate((best, last)):
         path.write_bytes(checkpoint(epoch=3 + number))
         os.utime(path, (1000 + 3600 * number,) * 2)
-    record = noted(best)
+    record = noted(best, step=7)
     answer = copied(tmp_path, record)
     best.write_bytes(best.read_bytes()[:50])
     found = [path for path, _ in surveyed(best, record, answer)]
@@ -199,7 +187,7 @@ def test_a_torn_file_is_known_again_on_another_way_to_it(tmp_path: Path) -> None
     path = tmp_path / "out" / "ckpt.pt"
     path.parent.mkdir()
     path.write_bytes(torch_zip())
-    record = noted(path)
+    record = noted(path, step=7)
     answer = copied(tmp_path, record)
     path.write_bytes(torch_zip()[:50])
     (tmp_path / "link").symlink_to(path.parent)
@@ -215,7 +203,7 @@ def test_what_has_changed_since_is_not_copied(
     path = tmp_path / "ckpt.pt"
     whole = torch_zip()  # once: its parts have the time in them
     path.write_bytes(whole)
-    record = noted(path)
+    record = noted(path, step=7)
     answer = copied(tmp_path, record)
     if late:  # as large as before
         monkeypatch.setattr(copies, "_reflinked", lambda *_: path.write_bytes(whole) < 0)
@@ -236,7 +224,7 @@ def test_the_step_of_a_file_comes_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "ckpt.pt"
     path.write_bytes(checkpoint(step=70_000, epoch=3))
     assert counters(str(path)) == {"step": 70_000, "epoch": 3}
-    record = noted(path)
+    record = noted(path, step=7)
     path.write_bytes(checkpoint(global_step=50))
     request = SurveyRequest(directories=(str(tmp_path),), saves=(record,), settle_s=0.0)
     (found,) = survey(request).findings
@@ -249,7 +237,7 @@ def test_a_count_that_falls_within_an_attempt_proves_nothing(tmp_path: Path) -> 
     """A script that counts anew for each fold, into the same file, may do so after a restart."""
     path = tmp_path / "ckpt.pt"
     path.write_bytes(checkpoint(step=20))
-    first = msgspec.structs.replace(noted(path), counters={"step": 90}, attempt=1, t=1.0)
+    first = noted(path, step=7, counters={"step": 90}, attempt=1, t=1.0)
     for attempt, known in ((1, {}), (2, {"step": 20})):
         second = msgspec.structs.replace(first, counters={"step": 20}, attempt=attempt, t=2.0)
         request = SurveyRequest(directories=(str(tmp_path),), saves=(first, second), settle_s=0.0)
@@ -273,9 +261,9 @@ def test_a_kept_copy_gives_way_to_no_lower_step(
     """Of a later attempt, which may not have resumed."""
     path = tmp_path / "ckpt.pt"
     path.write_bytes(checkpoint(epoch=1, step=50) if content else torch_zip())
-    assert copied(tmp_path, noted(path)).step == (50 if content else 7)
+    assert copied(tmp_path, noted(path, step=7)).step == (50 if content else 7)
     path.write_bytes(checkpoint(**content) if content else torch_zip(b"new"))
-    record = msgspec.structs.replace(noted(path), step=noted_step)
+    record = noted(path, step=noted_step)
     earlier = KeptCopy(path="", copy="", format="torch", step=50, saved_at=0.0, attempt=1)
     answer = copied(tmp_path, record, earlier)
     assert (answer.problem is None) is replaced, answer.problem
@@ -327,17 +315,9 @@ def test_copies_are_kept_on_after_a_reboot() -> None:
     before = msgspec.structs.replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
     for event in (
         e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why=said(""), mono=50.0),
-        e.Reopened(
-            pid=1,
-            start=1,
-            boot_id="after",
-            slot_dir=None,
-            with_remedies=(),
-            allow=(),
-            why=said(""),
-            mono=50.0,
-        ),
-    ):
+        e.Reopened(pid=1, start=1, boot_id="after", slot_dir=None, with_remedies=(), allow=(),
+                   why=said(""), mono=50.0),
+    ):  # fmt: skip
         state = evolve(before, event)
         state = msgspec.structs.replace(state, attempts=before.attempts)
         assert decided(state, save(at=9), at=900.0) is not None

@@ -126,7 +126,9 @@ def broken(scene, process):
 """
 FORMAT = """
 import time
-from watchdog_train.checkpoints.formats import Candidate, Format, Verdict, a_directory
+from watchdog_train.checkpoints.disk import Listing
+from watchdog_train.checkpoints.formats import Format, Verdict, a_directory
+ETC = Listing(path="/etc", entries=(), cut=False)
 def find(listing):
     return a_directory(listing, "odd", {{"a": (1, 1)}}, (900, None))
 def check(candidate, limits):
@@ -141,32 +143,27 @@ IMPORTS = {
     "is slow": (LATE, "not loaded within 1 s"),
 }
 FAMILIES = {**IMPORTS, "fails later": (FAMILY, "broken: ZeroDivisionError: division by zero")}
+
+
+def odd(line: str) -> str:
+    return FORMAT.format(line)
+
+
+HF = "def Format(**_): from watchdog_train.checkpoints import hf; return hf.FORMAT"
+ELSEWHERE = "def find(_): return a_directory(ETC, 'odd', {'a': (1, 1)})"
+NONSENSE = "def find(listing): return a_directory(listing, 'odd', {'a': (1, 1)}, ('x', None))"
 FORMATS = {
     **IMPORTS,
     "is none": ("FORMAT = 3", "the entry point names a int, not a Format"),
-    "has a name of ours": (
-        FORMAT.format("def Format(**what): return __import__('watchdog_train.checkpoints.hf')"
-                      ".checkpoints.hf.FORMAT"),
-        "there is a format hf already",
-    ),
-    "cannot find": (FORMAT.format("def find(listing): 1 / 0"),
-                    "odd: ZeroDivisionError: division by zero"),
-    "finds slowly": (FORMAT.format("def find(listing): time.sleep(30)"),
-                     "odd: not done within 1 s"),
-    "finds elsewhere": (
-        FORMAT.format("def find(listing): return (Candidate(path='/etc/passwd', format='odd', "
-                      "step=1, epoch=None, files={}),)"),
-        "odd: ValueError: /etc/passwd is not in",
-    ),
-    "finds nonsense": (FORMAT.format("def find(listing): return a_directory(listing, 'odd', "
-                                     "{'a': (1, 1)}, ('x', None))"),
-                       "odd: ValidationError: Expected `int | null`, got `str` - at `$.step`"),
-    "cannot check": (FORMAT.format("def check(candidate, limits): raise KeyError('a')"),
-                     "odd: KeyError: 'a'"),
-    "checks slowly": (FORMAT.format("def check(candidate, limits): time.sleep(30)"),
-                      "odd: not done within 1 s"),
-    "checks nonsense": (FORMAT.format("def check(candidate, limits): return True"),
-                        "odd: ValidationError: Expected `object`, got `bool`"),
+    "has a name of ours": (odd(HF), "there is a format hf already"),
+    "cannot find": (odd("def find(_): 1 / 0"), "odd: ZeroDivisionError: division by zero"),
+    "finds slowly": (odd("def find(_): time.sleep(30)"), "odd: not done within 1 s"),
+    "finds elsewhere": (odd(ELSEWHERE), "odd: ValueError: /etc is not in"),
+    "finds nonsense": (odd(NONSENSE), "odd: ValidationError: Expected `int | null`, got `str`"),
+    "cannot check": (odd("def check(*_): raise KeyError('a')"), "odd: KeyError: 'a'"),
+    "checks slowly": (odd("def check(*_): time.sleep(30)"), "odd: not done within 1 s"),
+    "checks nonsense":
+        (odd("def check(*_): return True"), "odd: ValidationError: Expected `object`, got `bool`"),
 }  # fmt: skip
 
 

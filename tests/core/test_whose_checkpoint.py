@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.checkpoint_samples import look, write_hf
+from tests.checkpoint_samples import lightning_zip, look, noted, write_files, write_hf
 from watchdog_train.checkpoints.records import Running
 from watchdog_train.core.model import SaveRecord
 
@@ -18,11 +18,8 @@ def saved(
 ) -> SaveRecord:
     """A checkpoint that a training has written and its hook has noted."""
     path = write_hf(home, step, at_s=START_S + at_s)
-    sizes = {item.name: (item.stat().st_size, item.stat().st_mtime_ns) for item in path.iterdir()}
-    return SaveRecord(
-        path=str(path), format="hf", step=step, ordinal=ordinal, output_dir=str(home), nth=nth,
-        signature=signature, t=START_S + at_s + 0.5, files=sizes,
-    )  # fmt: skip
+    whose = {"ordinal": ordinal, "nth": nth, "signature": signature, "output_dir": str(home)}
+    return noted(path, "hf", step=step, t=START_S + at_s + 0.5, **whose)
 
 
 def running(home: Path, nth: int = 1) -> Running:
@@ -84,3 +81,20 @@ def test_a_directory_that_was_written_over_is_not_the_recorded_ones(tmp_path):
     same = msgspec.structs.replace(old, t=old.t)
     (again,) = look(tmp_path, saves=(same,))
     assert again.nth is None or again.nth == 2
+
+
+def test_a_save_whose_record_was_lost_is_of_the_fit_beside_it(tmp_path):
+    """Killed between a save and its record: the other files of the directory tell whose it is."""
+    write_files(tmp_path, {f"{name}.ckpt": lightning_zip(1) for name in "abc"})
+
+    def of_c(other: int) -> tuple[int | None, str | None]:
+        ordinals = {"a": 2, "b": other}
+        saves = tuple(
+            noted(tmp_path / f"{name}.ckpt", "lightning", ordinal=ordinal, home="/home")
+            for name, ordinal in ordinals.items()
+        )
+        found = {Path(one.path).stem: one for one in look(tmp_path, saves=saves)}
+        return found["c"].ordinal, found["c"].home
+
+    assert of_c(2) == (2, "/home")
+    assert of_c(3) == (None, None)

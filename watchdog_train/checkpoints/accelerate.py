@@ -1,7 +1,5 @@
 """Directories of `Accelerator.save_state`: weights, optimizers, and every rank's random state."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -4,8 +4,6 @@
 deletes no file of a training: a torn one is moved aside, and its path is never without a file.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

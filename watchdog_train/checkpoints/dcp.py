@@ -3,8 +3,6 @@
 The metadata is a pickle; it is read as data (see pickle_data) and never run.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import zipfile

@@ -4,8 +4,6 @@ From the rules of August 2026's source: every data-parallel rank writes its opti
 writes `latest` after its own files and before the last barrier. Nothing is atomic.
 """
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """Bounded reads of what training wrote. Must never block on a FIFO, nor believe a claimed size."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -14,7 +12,7 @@ from itertools import islice
 from math import inf
 from typing import Any, BinaryIO, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from watchdog_train.core.model import SaveRecord, Value
 from watchdog_train.core.model.recovery import SUFFIXES
@@ -202,7 +200,7 @@ class Following:
         files = save.files
         if tuple(files) == (os.path.basename(save.path),):
             files = {os.path.basename(path): next(iter(files.values()))}
-        return msgspec.structs.replace(save, path=path, files=files)
+        return replace(save, path=path, files=files)
 
     def _find(self, path: str, inodes: Sequence[int]) -> str | None:
         with suppress(OSError):

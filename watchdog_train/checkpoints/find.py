@@ -1,7 +1,5 @@
 """Where a training keeps its checkpoints, found without asking it. Reads directories only."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -14,7 +12,7 @@ from itertools import zip_longest
 from watchdog_train.checkpoints import disk, torch_zip
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.registry import OURS, Formats
-from watchdog_train.core.model import SaveRecord, Value
+from watchdog_train.core.model import SaveRecord, Survey
 
 DEPTH = 3
 """Levels below a directory that are looked at."""
@@ -27,19 +25,6 @@ _ARGUMENTS = re.compile(
     r"|default_root_dir"
 )
 """Names of options, without dashes, that say where a training writes."""
-
-
-class Found(Value):
-    """The candidates below some directories."""
-
-    candidates: tuple[Candidate, ...]
-    directories: tuple[str, ...]
-    """Those that exist and were looked at."""
-    problem: str | None
-    broken: bool
-    """A place gave an error other than "not there" and "not allowed": it may hold checkpoints."""
-    cut: bool
-    """There was more than was looked at."""
 
 
 def place_options(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
@@ -81,10 +66,12 @@ def find_candidates(
     most_depth: int = DEPTH,
     noted: Iterable[SaveRecord] = (),
     formats: Formats = OURS,
-) -> Found:
+) -> tuple[tuple[Candidate, ...], Survey]:
     """Walk the directories, level by level, so deep and `limit` entries in all.
 
-    Noted ones are looked up by themselves: their names need not be those of checkpoints.
+    The survey is without findings. It has failed where a place gave an error other than "not there"
+    and "not allowed": it may hold checkpoints. Noted ones are looked up by themselves: their names
+    need not be those of checkpoints.
 
     A linked directory is entered only where it is itself a checkpoint: a link to a data set would
     use up the limit, and links can form loops.
@@ -93,7 +80,7 @@ def find_candidates(
     pending = deque((directory, 0, False) for directory in looked)
     candidates: dict[str, Candidate] = {}
     seen: set[tuple[int, int]] = set()
-    left, problem, broken, cut = limit, None, False, False
+    left, problem, failed, cut = limit, None, False, False
     while pending and not cut:
         directory, depth, linked = pending.popleft()
         try:
@@ -104,10 +91,10 @@ def find_candidates(
             listing = disk.list_directory(directory, min(left, _LINKED_CAP) if linked else left)
         except (disk.UnreadableError, OSError) as error:
             problem = problem or f"{directory} cannot be read: {error}"
-            broken = broken or _is_trouble(error)
+            failed = failed or _is_trouble(error)
             continue
-        found, owned = _candidates_of(listing, linked, formats)
-        for candidate in found:
+        own, owned = _candidates_of(listing, linked, formats)
+        for candidate in own:
             candidates.setdefault(candidate.path, candidate)
         left -= len(listing.entries)
         if left <= 0 or (listing.cut and not linked):
@@ -132,13 +119,8 @@ def find_candidates(
                 own = [torch_zip.as_candidate(listing, entry) for entry in listing.entries]
             for candidate in own:
                 candidates.setdefault(candidate.path, candidate)
-    return Found(
-        candidates=tuple(candidates.values()),
-        directories=looked,
-        problem=problem,
-        broken=broken,
-        cut=cut,
-    )
+    found = Survey(findings=(), directories=looked, problem=problem, cut=cut, failed=failed)
+    return tuple(candidates.values()), found
 
 
 def _inside(paths: Iterable[str]) -> tuple[str, ...]:

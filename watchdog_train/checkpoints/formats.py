@@ -3,8 +3,6 @@
 A check raises DamagedError or UnreadableError, of which judged() makes a verdict.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterable

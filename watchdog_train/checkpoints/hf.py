@@ -1,14 +1,12 @@
 """Checkpoints of the Hugging Face Trainer: directories checkpoint-N. Never loads what they hold."""
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
 
-import msgspec
+from msgspec.structs import replace
 
 from watchdog_train.checkpoints import deepspeed, disk, formats, sharded, torch_zip
 from watchdog_train.checkpoints.disk import DamagedError
@@ -60,7 +58,7 @@ def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verd
     # A save that began over a complete older one leaves the old witness, and looks complete.
     stale = formats.stale_words(WITNESS, files[WITNESS], files, _DATA.match)
     if stale:
-        limits = msgspec.structs.replace(limits, level="full")
+        limits = replace(limits, level="full")
     optimizer = "" if "optimizer.pt" in files else " (model only: the optimizer starts afresh)"
     why = f"trainer state, weights and resume set agree{optimizer}"
     read: list[formats.Part] = [

@@ -4,8 +4,6 @@ ModelCheckpoint names its files as the user likes, so a file is known by what it
 keys of its dictionary are the epoch, the step and the version of Lightning.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 
 from watchdog_train.checkpoints.disk import DamagedError, UnreadableError, open_regular

@@ -4,13 +4,11 @@ From the rules of August 2026's source: the tracker file beside them is written 
 have saved, by a plain open for writing, so that a kill can leave it empty.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
 
-import msgspec
+from msgspec.structs import replace
 
 from watchdog_train.checkpoints import dcp, disk, formats, torch_zip
 from watchdog_train.checkpoints.disk import DamagedError
@@ -76,13 +74,13 @@ def _with_tracker(verdict: formats.Verdict, candidate: formats.Candidate) -> for
         return verdict
     if not text.isdigit():
         why = f"{verdict.why}; {TRACKER} is empty or damaged: it has to be corrected by hand"
-        return msgspec.structs.replace(verdict, why=why)
+        return replace(verdict, why=why)
     if int(text) < step:
         named = f"{TRACKER} still names iteration {int(text)}"
         raise DamagedError(f"{named}: this save had not finished")
     stale = formats.stale_words(TRACKER, disk.sizes_of(tracker).get(TRACKER), candidate.files)
     if stale and int(text) == step:
-        return msgspec.structs.replace(verdict, whole=None, why=stale)
+        return replace(verdict, whole=None, why=stale)
     return verdict
 
 

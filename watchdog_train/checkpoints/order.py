@@ -1,7 +1,5 @@
 """Which checkpoint is newer than which. Opens none: their names, times and records decide."""
 
-from __future__ import annotations
-
 import heapq
 import os
 from collections.abc import Iterable, Iterator

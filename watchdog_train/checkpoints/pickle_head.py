@@ -1,7 +1,5 @@
 """What the dictionary in a file of torch.save says of itself, as opcodes: nothing is unpickled."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import pickletools
@@ -43,13 +41,6 @@ class Head(Value):
         """The whole number that follows the first such word, None when there is none."""
         pairs = itertools.pairwise(self.words)
         return next((after for word, after in pairs if word == key and type(after) is int), None)
-
-    def has_in_turn(self, key: str, other: str) -> bool:
-        """Whether one key, its number and the other key follow each other."""
-        triples = zip(self.words, self.words[1:], self.words[2:], strict=False)
-        return any(
-            (word, after) == (key, other) and type(number) is int for word, number, after in triples
-        )
 
 
 def read_head(path: str) -> Head | None:

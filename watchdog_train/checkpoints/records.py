@@ -3,12 +3,11 @@
 A training is known again by where it writes to (its home) and which one into that home it was.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from watchdog_train.checkpoints import lightning
 from watchdog_train.checkpoints.disk import Following, Sizes
@@ -69,7 +68,7 @@ class Records:
         whose = self._whose(record if recorded else None, candidate)
         home = _real(whose.home or os.path.dirname(candidate.path))
         has_files = record is not None and bool(record.files)
-        candidate = msgspec.structs.replace(
+        candidate = replace(
             candidate,
             noted=None if record is None else (record.attempt, record.t),
             recorded=recorded or (False if has_files else None),
@@ -79,7 +78,7 @@ class Records:
         if record is None or candidate.recorded is False:  # it is about what the file held before
             return candidate
         steps = (step_of(record.counters), record.step, candidate.step)
-        return msgspec.structs.replace(
+        return replace(
             candidate,
             step=next((step for step in steps if step is not None), None),
             counters=record.counters or None,

@@ -1,7 +1,5 @@
 """The known checkpoint formats: ours, and those that installed packages add."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping

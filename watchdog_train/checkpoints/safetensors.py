@@ -1,7 +1,5 @@
 """Safetensors files, single or sharded. The format has no checksum: never called proven."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

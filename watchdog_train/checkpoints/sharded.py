@@ -3,8 +3,6 @@
 FSDP's by torch's DCP, and DeepSpeed's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@
 that a stuck file system can be given up on. Reads only; nothing is deleted, renamed or unpickled.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -16,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-import msgspec
+from msgspec.structs import asdict, replace
 
 from watchdog_train.checkpoints import disk, torch_zip
 from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
@@ -35,7 +33,6 @@ _OPENED_CAP = 60
 """Files whose dictionary is read for the order."""
 _CLOCK_DOUBT_S = 5.0
 """A file server's clock may be this much behind ours."""
-_SAME_MOMENT_S = 2.0
 _NOTED_PLACES = 8
 """Of the newest saves: how many directories are listed where only these may be used."""
 _UNFINISHED_FOLDER = re.compile(
@@ -50,7 +47,7 @@ class SurveyRequest(model.Value):
     """What to survey."""
 
     out: str = ""
-    """Where survey.json goes."""
+    """Path of the answer."""
     directories: tuple[str, ...] = ()
     """From the notes of the training, or named by the user."""
     only_directories: bool = False
@@ -66,7 +63,7 @@ class SurveyRequest(model.Value):
     full_since: float | None = None
     """Unix seconds: checkpoints saved at or after it (around a kill) are always checked in full."""
     world_size: int | None = None
-    settle_s: float = _SAME_MOMENT_S
+    settle_s: float = 2.0
     """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
     began: float | None = None
     """Unix seconds of the run's own beginning, where it began with its training."""
@@ -91,13 +88,13 @@ def survey(
     noted_only = request.level == "noted"
     # Hooks note no format of another package, and one that ends this process must not end the next.
     formats = formats or (OURS if noted_only else all_formats())
-    found = find_candidates(
+    candidates, found = find_candidates(
         _places(request, records),
         most_depth=0 if noted_only else DEPTH,
         noted=records.present[-_CHECKED_CAP:],
         formats=formats,
     )
-    known = [one for one in map(records.known, found.candidates) if one.recorded or not noted_only]
+    known = [one for one in map(records.known, candidates) if one.recorded or not noted_only]
     left = list(newest_first(_looked_into(known), formats))
     problem = found.problem
     if noted_only and not left:
@@ -135,7 +132,7 @@ def survey(
             if records.counts_anew(candidate.copy_of or candidate.path):
                 counted = {}
         whole_found = whole_found or first
-        is_recorded = verdict.how_checked == "recorded"
+        unsure = verdict.how_checked != "recorded"
         findings.append(
             model.CheckpointFinding(
                 path=candidate.path,
@@ -144,21 +141,21 @@ def survey(
                 whole=verdict.whole,
                 said=verdict.why,
                 how_checked=verdict.how_checked,
-                **msgspec.structs.asdict(candidate.whose),
+                **asdict(candidate.whose),
                 saved_at=saved_at if candidate.files else None,
-                before_run=not is_recorded and _is_older(candidate, request, present),
+                before_run=unsure and _is_older(candidate, request, present),
                 counters=counted,
                 copy_of=candidate.copy_of,
             )
         )
-    unsure = noted_only or found.broken or (found.cut and any(not s.is_part for s in request.saves))
-    return model.Survey(
+    has_saves = any(not save.is_part for save in request.saves)
+    unsure = noted_only or found.failed or (found.cut and has_saves)
+    return replace(
+        found,
         findings=tuple(findings),
-        directories=found.directories,
         problem=problem,
         warnings=tuple(formats.warnings),
         gone=_gone_words(findings, records),
-        cut=found.cut,
         failed=not whole_found and unsure,
         beside_writers=request.settle_s > 0,
     )
@@ -188,9 +185,10 @@ def _gone_words(findings: Sequence[model.CheckpointFinding], records: Records) -
     """Of those that are newer than what can be used: a training removes old ones itself."""
     usable = [one.saved_at or 0 for one in findings if one.whole and not one.before_run]
     paths = [path for path, at in records.gone.items() if at > max(usable, default=0)]
+    if not paths:
+        return None
     count = "1 noted save is" if len(paths) == 1 else f"{len(paths)} noted saves are"
-    gone = f"gone, the newest {paths[-1]}" if paths else ""
-    return f"{count} {gone}; --checkpoints DIR names where to look" if paths else None
+    return f"{count} gone, the newest {paths[-1]}; --checkpoints DIR names where to look"
 
 
 def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
@@ -200,14 +198,13 @@ def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
     unknown.sort(key=lambda one: (one.noted or (), one.mtime_ns), reverse=True)
     read = {one.path: contents(one.path) for one in unknown[:_OPENED_CAP]}
 
-    def looked_into(one: Candidate) -> Candidate:
-        if one.path not in read:
-            return one
-        counted, is_weights = read[one.path]
-        step = one.step if step_of(counted) is None else step_of(counted)
-        return msgspec.structs.replace(one, counters=counted, is_weights=is_weights, step=step)
-
-    return [*map(looked_into, candidates)]
+    found = []
+    for one in candidates:
+        counted, is_weights = read.get(one.path, (one.counters, False))
+        step = step_of(counted or {})
+        step = one.step if step is None else step
+        found.append(replace(one, counters=counted, is_weights=is_weights, step=step))
+    return found
 
 
 def _is_older(candidate: Candidate, request: SurveyRequest, present: disk.Present | None) -> bool:
@@ -272,7 +269,7 @@ def _judge(candidate: Candidate, limits: Limits, formats: Formats, moving: str |
         return Verdict(whole=True, why=why, how_checked="recorded")
     if candidate.recorded is False:
         why = f"{verdict.why} (changed since the save hook noted it)"
-        return msgspec.structs.replace(verdict, why=why)
+        return replace(verdict, why=why)
     return verdict
 
 
@@ -292,7 +289,7 @@ def _newer_than(copy: model.KeptCopy, others: Sequence[Candidate]) -> int:
 
 def _copy_of(torn: Candidate, copy: model.KeptCopy) -> Candidate:
     """The copy of the last valid version of a file that has been torn since."""
-    return msgspec.structs.replace(
+    return replace(
         torn,
         path=copy.copy,
         format=copy.format,

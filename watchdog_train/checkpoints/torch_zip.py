@@ -1,7 +1,5 @@
 """Files of torch.save: the zip format, and the older bare pickle, which nothing cheap can check."""
 
-from __future__ import annotations
-
 import os
 import re
 import zipfile

@@ -4,8 +4,6 @@ From the sources of timm 1.0.31 (CheckpointSaver) and ultralytics 8.4.190 (BaseT
 strip_optimizer). Both are known by the first keys of their dictionary, whatever the file is called.
 """
 
-from __future__ import annotations
-
 import os
 
 from watchdog_train.checkpoints.disk import DamagedError
@@ -17,8 +15,10 @@ _TIMM_UNFINISHED = ("tmp.pth.tar", "recovery_tmp.pth.tar")
 
 
 def _epoch(head: Head, second: str) -> Numbers | None:
+    triples = zip(head.words, head.words[1:], head.words[2:], strict=False)
+    numbers = (number for word, number, after in triples if (word, after) == ("epoch", second))
     # Its number is an epoch: of steps neither format says anything.
-    return (None, head.number_after("epoch")) if head.has_in_turn("epoch", second) else None
+    return next(((None, number) for number in numbers if type(number) is int), None)
 
 
 def _check_timm(candidate: Candidate, limits: Limits) -> Verdict:
@@ -31,9 +31,8 @@ def _check_ultralytics(candidate: Candidate, limits: Limits) -> Verdict:
     """That a training can go on from it, then as any file of torch.save."""
     head = read_head(candidate.path)
     if head is not None and (head.number_after("epoch") or 0) < 0:
-        raise DamagedError(
-            "its training has ended and its optimizer is stripped: nothing goes on from it"
-        )
+        stripped = "its training has ended and its optimizer is stripped"
+        raise DamagedError(f"{stripped}: nothing goes on from it")
     return check_file(candidate.path, limits)
 
 

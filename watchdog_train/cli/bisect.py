@@ -181,7 +181,7 @@ def _new_places(command: tuple[str, ...], checkpoints: tuple[str, ...]) -> tuple
 
     told = directories_in_arguments(command, os.getcwd())
     known = [os.path.abspath(os.path.expanduser(path)) for path in checkpoints]
-    found = find_candidates((*known, *told) or (os.getcwd(),), formats=all_formats()).candidates
+    found = find_candidates((*known, *told) or (os.getcwd(),), formats=all_formats())[0]
     if found:
         raise WtrainError(
             "trials could write over checkpoints here, delete them or resume from them",
