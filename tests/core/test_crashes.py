@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.core.test_first_failure import gone
-from tests.core.test_ladder import history, step
+from tests.core.test_ladder import changed, found, history, step
 from tests.support import REPOSITORY
 from watchdog_train.core.diagnosis.crash import (
     crash_of,
@@ -27,13 +27,11 @@ from watchdog_train.core.diagnosis.facts import (
 from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
-    CheckpointFinding,
     CodePlace,
     CrashFact,
     ExceptionFact,
     ExitStatus,
     RankEnd,
-    Survey,
 )
 from watchdog_train.core.recovery.crashes import ROWS, Crash, most_repeats, row_of
 from watchdog_train.core.recovery.ladder import Restart
@@ -139,17 +137,7 @@ def test_the_key(one: CrashFact, other: CrashFact, same: bool) -> None:
 
 def crashed(*rows: str, fact: CrashFact | None = None) -> State:
     """A history whose attempts all ended by the same crash."""
-    state = history(*rows)
-    known = fact or raised("RuntimeError", "size mismatch")
-    ended = (msgspec.structs.replace(one, crash=known) for one in state.attempts)
-    return msgspec.structs.replace(state, attempts=tuple(ended))
-
-
-def saved(at: int) -> Survey:
-    found = CheckpointFinding(
-        path=f"/out/checkpoint-{at}", format="hf", step=at, whole=True, said="", how_checked="quick"
-    )
-    return Survey(findings=(found,), directories=("/out",))
+    return changed(history(*rows), crash=fact or raised("RuntimeError", "size mismatch"))
 
 
 def test_the_same_twice_ends_with_the_childs_code() -> None:
@@ -162,8 +150,8 @@ def test_the_same_twice_ends_with_the_childs_code() -> None:
 def test_a_newer_checkpoint_makes_it_another_matter() -> None:
     """In between or since: training gains ground, whatever ends it each time."""
     state = crashed("exit1@50", "exit1@60 <40")
-    assert isinstance(step(state, survey=saved(50)), Restart)
-    assert isinstance(step(state, survey=saved(40)), GivenUp)
+    assert isinstance(step(state, survey=found(50)), Restart)
+    assert isinstance(step(state, survey=found(40)), GivenUp)
 
 
 def test_a_first_restart_waits_for_nothing_and_a_second_without_a_gain_does() -> None:

@@ -116,12 +116,6 @@ def test_a_hang_from_freeze_to_keeper() -> None:
     assert signal(next_one(*helpers, alive=rest[:1], at=0.1)) == ("launchers", SIGKILL, (10,))
 
 
-def test_ranks_that_end_in_time_are_not_waited_for() -> None:
-    """The grace period is a limit, not a delay."""
-    term = entered("terminate", SIGTERM, 11, 12)
-    assert signal(next_one(*term, alive=(WORKER,), at=0.2)) == ("kill", SIGKILL, (13,))
-
-
 @pytest.mark.parametrize(
     ("stage", "number", "newcomer"),
     [("terminate", SIGTERM, b.rank(21, 2)), ("kill", SIGKILL, b.member(21, "worker"))],
@@ -134,19 +128,13 @@ def test_newcomers_are_chased(stage: Any, number: int, newcomer: MemberSample) -
         number,
         (21,),
     )
-    state = b.running(*HUNG, *history)
-    later = b.fold((), at=0.0)
-    assert later.kill is None
-    assert state.kill.stage_mono == 0.0
+    assert b.running(*HUNG, *history).kill.stage_mono == 0.0
 
 
 def test_an_intent_without_its_deed_is_made_good() -> None:
     """A supervisor that died before it signalled leaves nobody unsignalled."""
-    (intent, _), (_, sent) = (
-        entered("terminate", SIGTERM, 11, 12),
-        entered("terminate", SIGTERM, 11),
-    )
-    intent = (intent, sent)  # the second was not reached
+    (both, _), (_, sent) = (entered("terminate", SIGTERM, *pids) for pids in ((11, 12), (11,)))
+    intent = (both, sent)  # the second was not reached
     assert signal(next_one(*intent, alive=TREE, at=1.0)) == ("terminate", SIGTERM, (12,))
     root = entered("root", SIGTERM, 10, sequence="stop")[:1]
     assert signal(next_one(b.stop(), *root, alive=TREE, at=1.0)) == ("root", SIGTERM, (10,))
@@ -163,12 +151,23 @@ def test_a_stage_begins_when_its_signals_are_known_to_be_sent() -> None:
         assert isinstance(action, Signal) == late, obeyed_at
 
 
-def test_ctrl_c_reaches_the_group_as_ctrl_c() -> None:
+@pytest.mark.parametrize(
+    ("code", "alive", "pids", "number"),
+    [
+        (130, TREE, [10], SIGINT),
+        (77, TREE, [10], SIGTERM),
+        # Behind `timeout` in a script a rank may be outside of the group.
+        (130, (TEE, RANK0, SHELL), [10, 11], SIGINT),
+    ],
+)
+def test_ctrl_c_reaches_the_group_as_ctrl_c(
+    code: int, alive: tuple[MemberSample, ...], pids: list[int], number: int
+) -> None:
     """Every other request to stop is SIGTERM to the root alone."""
-    action = begin("stop", b.running(b.stop(code=130)), b.sample(0.0, *TREE), "Ctrl-C")
-    assert (action.signal, action.group) == (SIGINT, True)
-    action = begin("stop", b.running(b.stop()), b.sample(0.0, *TREE), "stop")
-    assert (action.signal, action.group) == (SIGTERM, False)
+    action = begin("stop", b.running(b.stop(code=code)), b.sample(0.0, *alive), "asked")
+    assert isinstance(action, Signal)
+    assert ([target.pid for target in action.targets], action.signal) == (pids, number)
+    assert action.group is (number == SIGINT)
 
 
 def test_a_wrapper_hears_of_it_when_the_training_has_ended() -> None:
@@ -183,41 +182,38 @@ def test_a_wrapper_hears_of_it_when_the_training_has_ended() -> None:
     assert signal(over) == ("keeper", 0, ())
 
 
-def test_ctrl_c_through_a_wrapper() -> None:
-    """The group first, then ranks that may be outside of it (behind `timeout` in a script)."""
-    action = begin("stop", b.running(b.stop(code=130)), b.sample(0.0, TEE, RANK0, SHELL), "Ctrl-C")
-    assert isinstance(action, Signal)
-    assert ([target.pid for target in action.targets], action.group) == ([10, 11], True)
+ASKED = e.StopAsked(sequence=1, can_be_asked=True, why=said("stop"))
+LEFT = (b.stop(), *entered("terminate", SIGTERM, 11, sequence="stop"))
+ROOT_TOLD = (b.stop(), *entered("root", SIGTERM, 10, sequence="stop"))
 
 
-def test_what_a_dead_shell_has_left_gets_the_rest_of_the_grace() -> None:
-    """Ctrl-C ends a shell that waits for a command of its background, which ignores it."""
-    told = (b.stop(), *entered("terminate", SIGTERM, 11, sequence="stop"))
-    assert isinstance(next_one(*told, alive=(RANK0,), at=59.9), Wait)
-    assert signal(next_one(*told, alive=(RANK0,), at=60.0)) == ("kill", SIGKILL, (11,))
-
-
-@pytest.mark.parametrize(("at", "stage"), [(59.9, None), (60.0, "freeze")])
-def test_the_root_has_its_grace(at: float, stage: str | None) -> None:
-    """A user's stop gives the root time to save."""
-    history = (b.stop(), *entered("root", SIGTERM, 10, sequence="stop"))
-    action = next_one(*history, alive=TREE, at=at)
-    assert isinstance(action, Wait) if stage is None else signal(action)[0] == stage
-
-
-@pytest.mark.parametrize(("at", "stage"), [(119.9, None), (120.0, "root")])
-def test_who_was_asked_has_its_time(at: float, stage: str | None) -> None:
-    """A training that can be asked is signalled only when it did not stop by itself."""
-    asked = e.StopAsked(sequence=1, can_be_asked=True, why=said("stop"))
-    action = next_one(b.stop(), asked, alive=TREE, at=at)
+@pytest.mark.parametrize(
+    ("told", "alive", "at", "stage"),
+    [
+        # The grace period is a limit, not a delay.
+        (entered("terminate", SIGTERM, 11, 12), (WORKER,), 0.2, "kill"),
+        # A user's stop gives the root time to save.
+        (ROOT_TOLD, TREE, 59.9, None),
+        (ROOT_TOLD, TREE, 60.0, "freeze"),
+        # A shell that waits for its command in the background has died of Ctrl-C.
+        (LEFT, (RANK0,), 59.9, None),
+        (LEFT, (RANK0,), 60.0, "kill"),
+        # A training that can be asked is signalled only when it did not stop by itself.
+        ((b.stop(), ASKED), TREE, 119.9, None),
+        ((b.stop(), ASKED), TREE, 120.0, "root"),
+    ],
+)
+def test_who_was_told_has_its_time(
+    told: tuple[e.AnyEvent, ...], alive: tuple[MemberSample, ...], at: float, stage: str | None
+) -> None:
+    action = next_one(*told, alive=alive, at=at)
     assert isinstance(action, Wait) if stage is None else signal(action)[0] == stage
 
 
 @pytest.mark.parametrize("stage", ["ask", "root"])
 def test_a_second_request_does_not_wait(stage: Any) -> None:
     """Ctrl-C twice kills."""
-    asked = e.StopAsked(sequence=1, can_be_asked=True, why=said("stop"))
-    before = (asked,) if stage == "ask" else entered("root", SIGTERM, 10, sequence="stop")
+    before = (ASKED,) if stage == "ask" else entered("root", SIGTERM, 10, sequence="stop")
     action = next_one(b.stop(), *before, b.stop("now"), alive=TREE[1:], at=1.0)
     assert signal(action) == ("kill", SIGKILL, (11, 12, 13))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core import builders as b
 from watchdog_train.core.events import GivenUp
@@ -127,6 +127,20 @@ def history(*rows: str | tuple[str, Explanation | None], started_at: float = 100
         restarts_since_progress=since,
         started_at=started_at,
     )
+
+
+def changed(
+    state: State, number: int | None = None, *, checkpoint: Any = None, plan: Any = None, **new: Any
+) -> State:
+    """This attempt, or every one, with other fields of its own, of its plan and its checkpoint."""
+    attempts = list(state.attempts)
+    for at in range(len(attempts)) if number is None else (number,):
+        one = attempts[at]
+        of_plan, used = dict(plan or {}), one.plan.checkpoint
+        if used is not None and checkpoint:
+            of_plan["checkpoint"] = replace(used, **checkpoint)
+        attempts[at] = replace(one, plan=replace(one.plan, **of_plan), **new)
+    return replace(state, attempts=tuple(attempts))
 
 
 def found(*steps: int, whole: bool | None = True, **fields: Any) -> Survey:
@@ -263,6 +277,13 @@ RESTARTS = {
     "two without progress": (history("exit1@5", "exit1@5", "exit1@5"), {}, []),
     "progress counts anew": (history("exit1@-", "exit1@5", "exit1@-"), {}, []),
     "a training remedy is offered": (history(("exit1@5", OOM)), {}, []),
+    "a training remedy allowed by id": (
+        history(("exit1@5", OOM)), {"allow": ("batch-halve-accumulate",)},
+        ["batch-halve-accumulate"],
+    ),
+    "a training remedy allowed by kind": (
+        history(("exit1@5", OOM)), {"allow": ("training",)}, ["batch-halve-accumulate"],
+    ),
     # taken back
     "made it crash": (
         history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK), "exit1@- num-workers-0 spawn"),
@@ -284,7 +305,7 @@ def test_what_is_tried_next(state, recovery, expected):
     assert remedies(step(state, **recovery)) == expected
 
 
-ALL = "num-workers-0 omp-1"
+ALL, HUNG = "num-workers-0 omp-1", history("hang@5")
 STOPS = {
     "on-stall stop": (history("hang@5"), {"on_stall": "stop"}, 75, "gave_up"),
     "on-stall report": (history("hang@5"), {"on_stall": "report"}, 75, "gave_up"),
@@ -313,6 +334,9 @@ STOPS = {
         history(("hang@5", explained(family="waiting-for-input"))), {}, 76, "gave_up",
     ),
     "exit 0": (history("exit0@5"), {}, 0, "succeeded"),
+    "a hang after the end of training": (
+        replace(HUNG, stalls=(replace(HUNG.stalls[0], basis="finishing"),)), {}, 0, "succeeded",
+    ),
 }  # fmt: skip
 
 
@@ -332,23 +356,15 @@ def test_when_it_ends(state, recovery, code, ending):
 def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
     """Nothing says that loading or threads are to blame; one that left well is a hang."""
     state = history("hang@25")
-    stall = msgspec.structs.replace(state.stalls[0], basis="rank-gone", ranks=(1,))
+    stall = replace(state.stalls[0], basis="rank-gone", ranks=(1,))
     end = RankEnd(
         pid=11, start=1, rank=1, world_size=2, step=25, phase="train", at=9.0, code=code,
         signal=signal,
     )  # fmt: skip
-    answer = step(msgspec.structs.replace(state, stalls=(stall,), rank_ends=(end,)))
+    answer = step(replace(state, stalls=(stall,), rank_ends=(end,)))
     assert remedies(answer) == tried
     how = "was killed by SIGKILL" if code is None else f"ended with exit code {code}"
     assert f"stood still at step 25: rank 1 (pid 11) {how} at step 25" in why_text(why_of(answer))
-
-
-def test_a_hang_after_the_end_of_training_is_a_success():
-    """What was finished is not started again."""
-    state = history("hang@5")
-    stall = msgspec.structs.replace(state.stalls[0], basis="finishing")
-    answer = step(msgspec.structs.replace(state, stalls=(stall,)))
-    assert (answer.exit_code, answer.outcome) == (0, "succeeded")
 
 
 def test_giving_up_says_how_to_go_on():
@@ -356,7 +372,7 @@ def test_giving_up_says_how_to_go_on():
     the outcome does."""
     oom = explained("wandb-offline", family="logger-service-init")
     answer = step(history(*[(f"hang@- {ALL}", oom)] * 2))
-    assert answer.outcome == "gave_up"
+    assert (answer.outcome, answer.offers) == ("gave_up", ("wandb-offline",))
     assert "gave up" not in why_text(why_of(answer))
     assert why_text(why_of(answer)).endswith(
         "not allowed so far: --with wandb-offline --allow wandb-offline"
@@ -366,11 +382,11 @@ def test_giving_up_says_how_to_go_on():
 def test_a_newer_checkpoint_counts_as_progress():
     """Steps alone do not grow, but each attempt leaves a newer checkpoint: no limit is reached."""
     rows = ["exit1@25", "exit1@24 <20", "exit1@24 <21", "exit1@24 <22", "exit1@24 <23"]
-    state = msgspec.structs.replace(history(*rows), restarts_since_progress=0)
+    state = replace(history(*rows), restarts_since_progress=0)
     assert remedies(step(state, found(24))) == []
     assert isinstance(step(state, found(20)), Restart)
     rows = ["exit1@25", *["exit1@24 <20"] * 4]
-    state = msgspec.structs.replace(history(*rows), restarts_since_progress=0)
+    state = replace(history(*rows), restarts_since_progress=0)
     assert isinstance(step(state, found(20)), GivenUp)
 
 
@@ -393,12 +409,9 @@ def test_which_of_two_checkpoints_is_newer(old, new, is_newer):
         finding(f"/o/{name}", whole=True, step=at, counters=counters, saved_at=2000.0 + changed)
         for (name, at, counters), changed in ((old, 0), (new, 9 * (new[1:] != old[1:])))
     )
-    newest_first = ("e1-s20", "e0-s40", "last")
     others = (
         finding(f"/o/{name}", whole=True, saved_at=at)
-        for name in newest_first
-        for at in (2000, 2009)
-        for name in newest_first
+        for name in ("e1-s20", "e0-s40", "last")
         for at in (2000, 2009)
     )
     survey = Survey(findings=tuple(others), directories=("/o",))
@@ -408,27 +421,21 @@ def test_which_of_two_checkpoints_is_newer(old, new, is_newer):
 
 
 DELAYS = [
-    (history(("hang@5", LOADER)), 0.0),
-    (history(("exit1@5", LOADER)), 0.0),
-    (history("exit1@5"), 0.0),
-    (history("exit1@-"), 0.0),
-    (history("exit1@5", "exit1@5"), 2.0),
-    (history("exit1@5", "exit1@5", "exit1@5"), 4.0),
-    (history(("hang@5", OURS_ALONE)), 0.0),
+    (history(("hang@5", LOADER)), {}, 0.0),
+    (history(("exit1@5", LOADER)), {}, 0.0),
+    (history("exit1@5"), {}, 0.0),
+    (history("exit1@-"), {}, 0.0),
+    (history("exit1@5", "exit1@5"), {}, 2.0),
+    (history("exit1@5", "exit1@5", "exit1@5"), {}, 4.0),
+    (history("exit1@5", "exit1@5", "exit1@5"), {"backoff_cap_s": 3.0}, 3.0),
+    (history(("hang@5", OURS_ALONE)), {}, 0.0),
 ]
 
 
-@pytest.mark.parametrize(("state", "delay_s"), DELAYS)
-def test_the_same_plan_waits_from_the_second_restart_on(state, delay_s):
-    """Backoff doubles for retries of one plan."""
-    answer = step(state)
-    assert answer.delay_s == delay_s
-
-
-def test_backoff_has_a_cap():
-    """However often, never longer than the cap."""
-    answer = step(history("exit1@5", "exit1@5", "exit1@5"), backoff_cap_s=3.0)
-    assert answer.delay_s == 3.0
+@pytest.mark.parametrize(("state", "recovery", "delay_s"), DELAYS)
+def test_the_same_plan_waits_from_the_second_restart_on(state, recovery, delay_s):
+    """Backoff doubles for retries of one plan, up to its cap."""
+    assert step(state, **recovery).delay_s == delay_s
 
 
 # -- checkpoints -----------------------------------------------------------------------------
@@ -528,59 +535,45 @@ def test_an_older_checkpoint_where_attempts_fail_with_the_newest(rows, used):
     assert ("passing over checkpoint-60" in why_text(why_of(answer))) is (used < 60)
 
 
-def test_a_checkpoint_that_was_written_again_has_its_own_turns():
-    """The attempts have failed with what the file was before."""
-    state = history("exit1@70", "exit1@66 <60", "exit1@66 <60")
-    last = state.attempts[-1]
-    used = msgspec.structs.replace(last.plan.checkpoint, saved_at=1000.0)
-    plan = msgspec.structs.replace(last.plan, checkpoint=used)
-    attempts = (*state.attempts[:-1], msgspec.structs.replace(last, plan=plan))
-    state = msgspec.structs.replace(state, attempts=attempts)
-    assert step(state, found(60, 40)).choice.chosen.step == 60
+TWICE = history("exit1@70", "exit1@66 <60", "exit1@66 <60")
+KEPT = {
+    "it was written again since": (changed(TWICE, 2, checkpoint={"saved_at": 1000.0}), "hf", None),
+    "the script would load its newest all the same": (
+        replace(TWICE, argv=(*ARGV, "--resume", "auto")), "torch", None,
+    ),
+    "another training wrote the older one": (TWICE, "hf", "/out/fold-1"),
+    "it was not loaded: an older one would not be, either": (
+        changed(TWICE, 2, resume="contradicted"), "hf", None,
+    ),
+    "a person has restarted the run since": (
+        replace(history("exit1@70", *["exit1@- <60"] * 2, "exit1@- <40"), reopened_after=4),
+        "hf", None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "format_", "home"), KEPT.values(), ids=KEPT)
+def test_where_the_newest_stays_although_attempts_failed_with_it(state, format_, home):
+    newest, older = found(60, 40, format=format_).findings
+    survey = Survey(findings=(newest, replace(older, home=home)), directories=("/out",))
+    assert step(state, survey).choice.chosen.step == 60
 
 
 def test_what_was_saved_again_on_the_way_to_the_same_failure_is_no_news():
     """From the older one the training saves the newer once more, and fails as before: the next."""
     state = history("exit1@70", "exit1@66 <60", "exit1@66 <60", "exit1@66 <40")
-    attempts = list(state.attempts)
-    for index, saved_at in ((1, 1900.0), (2, 1900.0), (3, 1800.0)):
-        used = msgspec.structs.replace(attempts[index].plan.checkpoint, saved_at=saved_at)
-        plan = msgspec.structs.replace(attempts[index].plan, checkpoint=used)
-        attempts[index] = msgspec.structs.replace(attempts[index], plan=plan)
+    for number, saved_at in ((1, 1900.0), (2, 1900.0), (3, 1800.0)):
+        state = changed(state, number, checkpoint={"saved_at": saved_at})
     findings = tuple(
         finding(f"/out/checkpoint-{number}", True, step=number, saved_at=saved_at)
         for number, saved_at in ((60, 2000.0), (40, 1800.0), (20, 1700.0))
     )
-    state = msgspec.structs.replace(state, attempts=tuple(attempts))
     answer = step(state, Survey(findings=findings, directories=("/out",)), max_restarts=9)
     assert answer.choice.chosen.step == 20
     assert [why_text(one.why).partition(":")[0] for one in answer.choice.rejected] == [
         "it is not an older checkpoint of this training",
         "attempt 4 resumed from it and failed",
     ]
-
-
-def test_no_older_checkpoint_where_the_script_decides_or_another_training_wrote_it():
-    """The first would load its newest all the same; the second is not a state of this training."""
-    rows = ("exit1@70", "exit1@66 <60", "exit1@66 <60")
-    state = msgspec.structs.replace(history(*rows), argv=(*ARGV, "--resume", "auto"))
-    assert step(state, found(60, 40, format="torch")).choice.chosen.step == 60
-    other = Survey(
-        findings=(
-            finding("/out/checkpoint-60", True, step=60),
-            finding("/out/fold-1/checkpoint-40", True, step=40, home="/out/fold-1"),
-        ),
-        directories=("/out",),
-    )
-    assert step(history(*rows), other).choice.chosen.step == 60
-
-
-def test_what_was_not_loaded_is_not_to_blame():
-    """The training began anew beside the checkpoint: an older one would not be loaded, either."""
-    state = history("exit1@70", "exit1@66 <60", "exit1@66 <60")
-    last = msgspec.structs.replace(state.attempts[-1], resume="contradicted")
-    state = msgspec.structs.replace(state, attempts=(*state.attempts[:-1], last))
-    assert step(state, found(60, 40)).choice.chosen.step == 60
 
 
 @pytest.mark.parametrize(
@@ -596,22 +589,13 @@ def test_what_was_not_loaded_is_not_to_blame():
 def test_a_failure_before_the_load_is_not_the_checkpoints(
     watched, load_begun, trained, format_, used
 ):
-    state = history("exit1@70", "exit1@- <60", "exit1@- <60")
-    attempts = []
-    for attempt in state.attempts:
-        plan, saved = attempt.plan, attempt.plan.checkpoint
-        if saved is not None:
-            saved = msgspec.structs.replace(saved, format=format_)
-        attempts.append(
-            msgspec.structs.replace(
-                attempt,
-                plan=msgspec.structs.replace(plan, checkpoint=saved),
-                first_beat_s=1.0 if watched else None,
-                load_begun=load_begun,
-                trained=trained,
-            )
-        )
-    state = msgspec.structs.replace(state, attempts=tuple(attempts))
+    state = changed(
+        history("exit1@70", "exit1@- <60", "exit1@- <60"),
+        checkpoint={"format": format_},
+        first_beat_s=1.0 if watched else None,
+        load_begun=load_begun,
+        trained=trained,
+    )
     answer = step(state, found(60, 40, format=format_), max_restarts=9)
     if used is None:
         assert isinstance(answer, GivenUp)
@@ -627,33 +611,20 @@ def test_an_exception_about_a_checkpoint_blames_it_without_a_seen_load():
         exception=ExceptionFact(type="RuntimeError", message=message, source="hook"), code=1
     )
     state = history("exit1@70", "exit1@- <60", "exit1@- <60")
-    failed = (msgspec.structs.replace(one, crash=crash, first_beat_s=1.0) for one in state.attempts)
-    state = msgspec.structs.replace(state, attempts=tuple(failed))
+    state = changed(state, crash=crash, first_beat_s=1.0)
     assert step(state, found(60, 40, format="hf"), max_restarts=9).choice.chosen.step == 40
 
 
 def unseen(*seconds: float, trained: bool = False, saved: bool = False) -> Any:
     """What follows hangs of a training whose steps nobody sees."""
-    state = history(*["hang@-"] * len(seconds))
-    attempts = [
-        msgspec.structs.replace(
-            one,
-            trained=trained,
-            trees=(msgspec.structs.replace(one.trees[0], ended_mono=length),),
-            plan=msgspec.structs.replace(
-                one.plan,
-                checkpoint=CheckpointRef(
-                    path="/o/m.pt", format="torch", step=None, how_checked="", saved_at=number
-                ),
-            )
-            if saved
-            else one.plan,
-        )
-        for number, (one, length) in enumerate(zip(state.attempts, seconds, strict=True))
-    ]
+    state = changed(history(*["hang@- <1" if saved else "hang@-"] * len(seconds)), trained=trained)
+    used = {"path": "/o/m.pt", "format": "torch", "step": None}
+    for number, length in enumerate(seconds):
+        trees = (replace(state.attempts[number].trees[0], ended_mono=length),)
+        state = changed(state, number, checkpoint={**used, "saved_at": number}, trees=trees)
     newest = finding("/o/m.pt", True, format="torch", step=None, saved_at=2000.0 if saved else None)
     survey = Survey(findings=(newest,) if saved else (), directories=("/o",))
-    return step(msgspec.structs.replace(state, attempts=tuple(attempts)), survey)
+    return step(state, survey)
 
 
 def test_a_training_without_counted_steps_is_not_given_up_as_early():
@@ -665,12 +636,6 @@ def test_a_training_without_counted_steps_is_not_given_up_as_early():
     saving = unseen(30.0, 30.0, 30.0, trained=True, saved=True)
     assert not saving.plan.remedies
     assert "hung in its training steps" in why_text(why_of(saving))
-
-
-def test_a_restart_by_a_person_begins_with_the_newest_again():
-    state = history("exit1@70", "exit1@- <60", "exit1@- <60", "exit1@- <40")
-    state = msgspec.structs.replace(state, reopened_after=4)
-    assert step(state, found(60, 40, 20)).choice.chosen.step == 60
 
 
 VIAS = [
@@ -693,7 +658,7 @@ VIAS = [
 @pytest.mark.parametrize(("format_", "argv", "template", "via", "expected"), VIAS)
 def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, expected):
     """The user's template first, then the hook, then the environment, and the words say it."""
-    state = msgspec.structs.replace(history("hang@30"), argv=argv)
+    state = replace(history("hang@30"), argv=argv)
     answer = step(state, found(20, format=format_), resume_arg=template)
     assert answer.plan.resume_via == via
     assert answer.plan.argv == (argv if expected is None else expected)
@@ -714,10 +679,8 @@ def test_a_script_that_finds_its_checkpoint_is_asked_to_even_where_we_know_none(
     assert (older.plan.argv, older.plan.resume_via) == (ARGV, "none")
     assert step(crashed, gone, resume_arg="--resume {checkpoint}").plan.argv == ARGV
     # It found none: the next attempt begins anew instead of failing like that again.
-    last = msgspec.structs.replace(
-        history("exit1@30", "exit1@-").attempts[1], plan=answer.plan, first_beat_s=1.0
-    )
-    state = msgspec.structs.replace(crashed, attempts=(*crashed.attempts, last))
+    last = replace(history("exit1@30", "exit1@-").attempts[1], plan=answer.plan, first_beat_s=1.0)
+    state = replace(crashed, attempts=(*crashed.attempts, last))
     assert step(state, gone, resume_arg="--resume").plan.argv == ARGV
     assert step(state, found(20, format="torch"), resume_arg="--resume").plan.argv == ARGV
 
@@ -741,7 +704,7 @@ AUTO = [
 @pytest.mark.parametrize(("options", "used", "via", "words"), AUTO)
 def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words):
     """--resume-arg auto takes what the script's own parser knows, and guesses nothing."""
-    state = msgspec.structs.replace(history("hang@30"), resume_options=options)
+    state = replace(history("hang@30"), resume_options=options)
     answer = step(state, found(20, format="torch"), resume_arg="auto")
     assert words in why_text(why_of(answer))
     assert (answer.plan.resume_via, answer.plan.resume_arg) == (via, used)
@@ -756,20 +719,17 @@ def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words
 def test_auto_leaves_frameworks_and_the_users_own_word_alone():
     """A hook proves more than an argument, and who says --resume in the command has decided."""
     known = {"resume_options": ("--resume {checkpoint}",)}
-    state = msgspec.structs.replace(history("hang@30"), **known)
+    state = replace(history("hang@30"), **known)
     answer = step(state, found(20, format="hf"), resume_arg="auto")
     assert answer.plan.resume_via == "hook"
-    state = msgspec.structs.replace(state, argv=(*ARGV, "--resume", "x"))
+    state = replace(state, argv=(*ARGV, "--resume", "x"))
     assert step(state, found(20, format="torch"), resume_arg="auto").plan.resume_via == "script"
 
 
 def test_auto_is_given_up_when_the_script_refuses_it():
     """A usage error before the first step: the next attempt goes without the argument."""
-    state = history("hang@30", "exit2@-")
-    plan = msgspec.structs.replace(state.attempts[1].plan, resume_arg="--resume {checkpoint}")
-    last = msgspec.structs.replace(state.attempts[1], plan=plan)
-    state = msgspec.structs.replace(state, attempts=(state.attempts[0], last))
-    state = msgspec.structs.replace(state, resume_options=("--resume {checkpoint}",))
+    state = changed(history("hang@30", "exit2@-"), 1, plan={"resume_arg": "--resume {checkpoint}"})
+    state = replace(state, resume_options=("--resume {checkpoint}",))
     answer = step(state, found(20, format="torch"), resume_arg="auto")
     assert (answer.plan.resume_via, answer.plan.argv) == ("env", ARGV)
 
@@ -796,43 +756,35 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize(("argv", "template", "expected"), ARGUMENTS)
 def test_resume_arguments_replace_what_is_there(argv, template, expected):
-    """A value that an option has already is replaced, the rest is appended."""
-    assert with_arguments(tuple(argv.split()), template, "P") == tuple(expected.split())
+    """A value that an option has already is replaced, the rest is appended.
 
-
-def test_a_path_with_spaces_stays_one_argument():
-    """The template is split before the path is filled in."""
-    assert with_arguments(("x",), "--resume {checkpoint}", "/a b/c")[-1] == "/a b/c"
+    A path with spaces stays one argument: the template is split before the path is filled in.
+    """
+    path = "/a b/c"
+    words = with_arguments(tuple(argv.split()), template, path)
+    assert tuple(word.replace(path, "P") for word in words) == tuple(expected.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "format_", "expected"),
     [
-        ("--resume", "--resume"),
-        ("--auto-resume", "--auto-resume"),
-        ("trainer.resume=true", "trainer.resume"),
-        ("--checkpoint_dir out", None),
-        ("--gradient_checkpointing", None),
-        ("resume", None),
+        ("--resume", "", "--resume"),
+        ("--auto-resume", "", "--auto-resume"),
+        ("trainer.resume=true", "", "trainer.resume"),
+        ("--checkpoint_dir out", "", None),
+        ("--gradient_checkpointing", "", None),
+        ("resume", "", None),
+        # In LightningCLI and hydra; elsewhere it may name where to save.
+        ("fit --ckpt_path last", "lightning", "--ckpt_path"),
+        ("fit --ckpt_path last", "torch", None),
+        ("ckpt_path=logs/last.ckpt", "lightning", "ckpt_path"),
+        ("ckpt_path=logs/last.ckpt", "torch", None),
+        ("ckpt_path=null", "lightning", None),
     ],
 )
-def test_the_scripts_own_resume_option(words, expected):
+def test_the_scripts_own_resume_option(words, format_, expected):
     """Options that ask to resume are seen, others of similar names are not."""
-    assert own_resume_option(["train.py", *words.split()]) == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("fit --ckpt_path last", "--ckpt_path"),
-        ("ckpt_path=logs/last.ckpt", "ckpt_path"),
-        ("ckpt_path=null", None),
-    ],
-)
-def test_an_option_of_one_framework(words, expected):
-    """--ckpt_path resumes in LightningCLI and hydra; elsewhere it may name where to save."""
-    assert own_resume_option(["train.py", *words.split()], "lightning") == expected
-    assert own_resume_option(["train.py", *words.split()], "torch") is None
+    assert own_resume_option(["train.py", *words.split()], format_) == expected
 
 
 @pytest.mark.parametrize(("ordinal", "via"), [(2, "hook"), (None, "env")])
@@ -903,7 +855,7 @@ def test_every_run_of_the_ladder_ends():
 def test_a_hang_of_uncounted_steps_is_not_said_to_be_before_the_first():
     """A loop without torch.optim: it trains, and nobody counts its steps."""
     state = history("hang@-")
-    stalls = tuple(msgspec.structs.replace(one, phase="train") for one in state.stalls)
-    answer = step(msgspec.structs.replace(state, stalls=stalls))
+    stalls = tuple(replace(one, phase="train") for one in state.stalls)
+    answer = step(replace(state, stalls=stalls))
     assert "hung in its training steps" in why_text(why_of(answer))
     assert "hung before its first step" in why_text(why_of(step(state)))

@@ -92,21 +92,18 @@ def nccl(rank, completed, enqueued, op):
     return {"version": "2.10", "entries": entries, "pg_status": {"0": status}}
 
 
-def test_one_of_eight_ranks_in_another_operation_is_the_odd_one():
-    """The majority is the victim."""
-    dumps = [
-        nccl(rank, 40, 41, "nccl:broadcast" if rank == 5 else "nccl:all_reduce")
-        for rank in range(8)
-    ]
-    found = compare([fact for rank, one in enumerate(dumps) for fact in read_recorder(one, rank)])
-    assert (found.relation, found.culprit) == ("different-operation", 5)
-
-
-def test_a_rank_that_never_joined_is_behind_the_seven_others():
-    """The smallest number that was enqueued, in the group of all."""
-    dumps = [nccl(rank, 40, 40 if rank == 3 else 41, "nccl:all_gather") for rank in range(8)]
-    found = compare([fact for rank, one in enumerate(dumps) for fact in read_recorder(one, rank)])
-    assert (found.relation, found.culprit) == ("behind", 3)
+@pytest.mark.parametrize(
+    ("odd", "enqueued", "op", "relation"),
+    [
+        (5, 41, "nccl:broadcast", "different-operation"),  # the majority is the victim
+        (3, 40, "nccl:all_reduce", "behind"),  # it never joined
+    ],
+)
+def test_the_one_of_eight_ranks_that_differs_is_named(odd, enqueued, op, relation):
+    given = [(enqueued, op) if rank == odd else (41, "nccl:all_reduce") for rank in range(8)]
+    dumps = [read_recorder(nccl(rank, 40, *one), rank) for rank, one in enumerate(given)]
+    found = compare([fact for dump in dumps for fact in dump])
+    assert (found.relation, found.culprit) == (relation, odd)
 
 
 def test_a_group_that_moves_between_two_looks_accuses_nobody():
@@ -147,21 +144,12 @@ def test_the_recorder_that_holds_something_is_taken():
 
 def test_groups_of_two_recorders_count_for_themselves():
     """Gloo and NCCL number the same group apart: who is behind in one is not so in the other."""
-    found = compare(
-        [
-            fact
-            for rank, reached in ((0, 7), (1, 7))
-            for fact in read_recorder(
-                joined(
-                    {
-                        "cpu": nccl(rank, 2 + rank, 3 + rank, "gloo:all_gather"),
-                        "nccl": nccl(rank, reached - 1, reached, "nccl:all_reduce"),
-                    }
-                ),
-                rank,
-            )
-        ]
-    )
+    given: list[CollectiveFact] = []
+    for rank in (0, 1):
+        gloo = nccl(rank, 2 + rank, 3 + rank, "gloo:all_gather")
+        both = joined({"cpu": gloo, "nccl": nccl(rank, 6, 7, "nccl:all_reduce")})
+        given += read_recorder(both, rank)
+    found = compare(given)
     assert (found.relation, found.culprit) == ("behind", 0)
 
 

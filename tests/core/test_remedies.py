@@ -204,12 +204,6 @@ def _next(told: Explanation):
     return answer.plan.remedies
 
 
-def test_a_plain_restart_comes_before_any_experiment():
-    """And says what it is."""
-    answer = step(history(("hang@5", b.explained(family=None))))
-    assert answer.plan.remedies == ()
-
-
 LOADER_CAUSE = b.explained("num-workers-0", "loader-timeout", family="dataloader-worker-stuck")
 PROVEN_CAUSE = b.explained(
     "num-workers-0", "loader-timeout", family="dataloader-worker-stuck", certainty="proven"

@@ -7,13 +7,21 @@ from typing import Any
 import msgspec
 
 from tests.core import builders as b
-from tests.core.test_ladder import WANDB, explained, history, policy, remedies, step, why_of
+from tests.core.test_ladder import (
+    WANDB,
+    changed,
+    explained,
+    history,
+    policy,
+    remedies,
+    step,
+    why_of,
+)
 from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import PhaseRanks
 from watchdog_train.core.recovery.ladder import first_plan
-from watchdog_train.errors import EXIT_GAVE_UP
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.why_text import why_text
 
@@ -23,12 +31,6 @@ _replace = msgspec.structs.replace
 def with_ranks(state: State, number: int) -> State:
     ranks = PhaseRanks(phase="startup", ranks=((0, number - 1),), step=5)
     return _replace(state, ranks=(ranks,))
-
-
-def with_attempt(state: State, **fields: Any) -> State:
-    """The newest attempt with other fields."""
-    attempt = _replace(state.attempts[-1], **fields)
-    return _replace(state, attempts=(*state.attempts[:-1], attempt))
 
 
 def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
@@ -56,9 +58,7 @@ def test_what_is_in_effect_in_part_is_completed_when_it_is_allowed() -> None:
     """The next attempt has one entry of it, the whole one."""
     before = with_ranks(history(("hang@-", WANDB), ("hang@- wandb-offline", WANDB)), 2)
     uses = tuple(_replace(use, in_part=True) for use in before.attempts[-1].plan.remedies)
-    plan = _replace(before.attempts[-1].plan, remedies=uses)
-    state = with_attempt(before, plan=plan)
-    answer = step(state, allow=("wandb-offline",))
+    answer = step(changed(before, 1, plan={"remedies": uses}), allow=("wandb-offline",))
     assert answer.plan.in_process == ({"id": "wandb-offline"},)
     assert remedies(answer) == ["wandb-offline"]
 
@@ -68,11 +68,8 @@ def test_what_made_steps_slow_and_brought_nothing_is_taken_back() -> None:
     rows = (("hang@5", explained("num-workers-0")), ("hang@5 num-workers-0", explained("spawn")))
 
     def paced(first: float, second: float, last_step: int = 5) -> State:
-        state = history(*rows)
-        one, two = state.attempts
-        one = _replace(one, fastest_steps_s=first)
-        two = _replace(two, fastest_steps_s=second, last_step=last_step)
-        return _replace(state, attempts=(one, two))
+        state = changed(history(*rows), 0, fastest_steps_s=first)
+        return changed(state, 1, fastest_steps_s=second, last_step=last_step)
 
     assert remedies(step(paced(10.0, 3.0))) == ["spawn"]
     assert remedies(step(paced(10.0, 4.0))) == ["num-workers-0", "spawn"]
@@ -85,23 +82,6 @@ def test_the_best_pace_of_an_attempt_is_kept() -> None:
     for steps_s in (2.0, None, 5.0, 3.0):
         state = records.paced(state, steps_s)
     assert state.attempts[-1].fastest_steps_s == 5.0
-
-
-def test_giving_up_names_what_might_be_allowed() -> None:
-    """The offers are a part of the end, so that the line to go on with can be printed."""
-    oom = explained("batch-halve-accumulate", family="cuda-oom")
-    answer = step(history(("exit1@-", oom), ("exit1@-", oom)))
-    assert answer.offers == ("batch-halve-accumulate",)
-    assert answer.exit_code == EXIT_GAVE_UP
-
-
-def test_a_remedy_of_training_is_applied_once_it_is_allowed() -> None:
-    """By its id or by its kind."""
-    oom = explained("batch-halve-accumulate", family="cuda-oom")
-    for allow in ("batch-halve-accumulate", "training"):
-        assert remedies(step(history(("exit1@5", oom)), allow=(allow,))) == [
-            "batch-halve-accumulate"
-        ]
 
 
 def test_every_entry_of_a_plan_names_its_remedy() -> None:
