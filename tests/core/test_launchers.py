@@ -340,7 +340,7 @@ def test_every_plan_has_a_rendezvous_of_its_own() -> None:
     state = fold((msgspec.structs.replace(RUN_STARTED, launcher=launcher),))
     first = first_plan(state, Policy(), {})
     assert first.env["PET_RDZV_ID"] == "r-1"
-    second = plans.build(state, 2, "why", (), {}, argv=state.argv)
+    second = plans.build(state, 2, "why", (), {})
     assert second.env["PET_RDZV_ID"] == "r-2"
     assert second.env["PET_LOG_DIR"] == "/r/attempts/0002/torchrun"
     assert plan().env == {}

@@ -14,7 +14,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.job import rendezvous
 from watchdog_train.core.model import Survey, said
 from watchdog_train.core.policy import Job, Policy
-from watchdog_train.core.recovery.plans import build, launcher_environment
+from watchdog_train.core.recovery.plans import Resume, build, launcher_environment
 from watchdog_train.core.recovery.restart import between_attempts
 from watchdog_train.core.starting import command_line
 from watchdog_train.core.starting.jobs import JobTask, find_task
@@ -173,7 +173,7 @@ def state(command: str, rank: int, **environment: str) -> State:
 
 def planned(command: str, port: int | None = 29501, **environment: str) -> Any:
     leader = state(command, 0, **environment)
-    return rendezvous.meet(build(leader, 2, said("why"), (), {}, argv=leader.argv), leader, port)
+    return rendezvous.meet(build(leader, 2, said("why"), (), {}), leader, port)
 
 
 MEETINGS = {
@@ -224,7 +224,8 @@ def test_another_node_takes_the_plan_over_with_its_own_rank(own: str) -> None:
     """The leader's command of the attempt, also what was added for the resume."""
     base = f"torchrun --nnodes 2 {own.replace('1', '0')} --master-addr n1 train.py".split()
     leader = state(" ".join(base), 0)
-    plan = build(leader, 2, said("why"), (), {}, argv=(*base, "--resume", "/c/1", "--lr=2"))
+    how = Resume(argv=(*base, "--resume", "/c/1", "--lr=2"), via="none", why=said("why"))
+    plan = build(leader, 2, said("why"), (), {}, how=how)
     plan = rendezvous.meet(plan, leader, 29501)
     for_all = {k: v for k, v in plan.env.items() if launcher_environment(leader, 2).get(k) != v}
     order = StartAttempt(plan=msgspec.structs.replace(plan, env=for_all), base=tuple(base))

@@ -6,7 +6,7 @@ Rules of decide() and what they share. One collection runs at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import (
@@ -137,19 +137,9 @@ def evidence_events(
     result: EvidenceResult, why: Literal["stall", "crash", "manual"], host: str
 ) -> tuple[e.AnyEvent, ...]:
     """A finished collection as events."""
-    collected = e.EvidenceCollected(
-        where=written(host),
-        stall_id=result.stall_id,
-        why=why,
-        dir=result.dir,
-        captured=result.captured,
-        missing=result.missing,
-        processes=result.processes,
-        seconds=result.seconds,
-        fingerprint=result.fingerprint,
-        problem=result.problem,
-        crash=result.crash,
-    )
+    names = (name for name in e.EvidenceCollected.__struct_fields__ if hasattr(result, name))
+    told: dict[str, Any] = {name: getattr(result, name) for name in names}
+    collected = e.EvidenceCollected(where=written(host), why=why, **told)
     if result.explanation is None:
         return (collected,)
     explained = e.StallExplained(stall_id=result.stall_id, explanation=result.explanation)

@@ -50,7 +50,6 @@ class Grounds:
         self.how = tuple(victim.how for victim in found.victims)
         self.places = [one.own for one in roots if one.own], [one.at for one in roots if one.at]
         self._pids = {one.who.pid for one in roots} | {one.pid for one in found.alike}
-        self.ranks = sum(process.role == "rank" for process in evidence.processes)
 
     @cached_property
     def involved(self) -> tuple[ProcessEvidence, ...]:

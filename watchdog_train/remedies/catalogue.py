@@ -61,9 +61,7 @@ def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
             problems.append(f"--with {name}: is forbidden by --without at the same time")
     if problems:
         raise WtrainError(
-            "\n".join(problems),
-            hint="`wtrain remedies` lists them",
-            reference="remedy-unknown",
+            "\n".join(problems), hint="`wtrain remedies` lists them", reference="remedy-unknown"
         )
 
 

@@ -45,11 +45,7 @@ def metrics_text(state: State, observation: Observation | None, progress: RunPro
     attempt = state.attempt
     ended = state.attempts[:-1]
     reasons = Counter("stall" if each.stall_id is not None else "crash" for each in ended)
-    families = Counter(
-        (stall.explanation.family if stall.explanation is not None else None) or "unknown"
-        for stall in state.stalls
-        if stall.why == "stall"
-    )
+    families = Counter(stall.family or "unknown" for stall in state.stalls if stall.why == "stall")
     add("run_state", "1 for the state the run is in.", [({"state": state.state}, 1)])
     add(
         "restarts_total",

@@ -56,11 +56,8 @@ def sender_of(
 ) -> Sender | None:
     """Who sent a signal that wtrain did not send.
 
-    Args:
-        signal: its number.
-        host: what the kernel counted.
-        oom_killed: the kernel's log says that it killed this process for want of memory.
-        by_member: a launcher of the training ends its ranks, for one has failed before.
+    `oom_killed`: the kernel's log names this process. `by_member`: a launcher of the training kills
+    its ranks, because one has failed before.
     """
     if signal in _OWN_CRASH:
         return None

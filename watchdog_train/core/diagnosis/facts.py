@@ -33,13 +33,7 @@ FULL_SHM_SHARE = 0.97
 """Of /dev/shm: hardly a batch fits in the rest."""
 
 How = Literal[
-    "py-spy",
-    "py-spy native",
-    "fault handler",
-    "control page",
-    "text",
-    "traceback",
-    "exit",
+    "py-spy", "py-spy native", "fault handler", "control page", "text", "traceback", "exit"
 ]
 
 

@@ -107,9 +107,7 @@ def _completed(end: RankEnd, told: dict[tuple[int, str, int], int], part: int) -
     if status is None or end.code is not None or end.signal is not None:
         return end
     return msgspec.structs.replace(
-        end,
-        code=status if status >= 0 else None,
-        signal=-status if status < 0 else None,
+        end, code=status if status >= 0 else None, signal=-status if status < 0 else None
     )
 
 

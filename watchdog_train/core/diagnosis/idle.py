@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchdog_train.core.diagnosis.stacks import (
-    Frame,
     ThreadStack,
     find_chain,
     frame_matches,
@@ -72,14 +71,8 @@ def is_idle_helper(thread: ThreadStack) -> bool:
             return "_pin_memory_loop" not in chain or not any(
                 frame_matches(_BUSY_PINNING, frame) for frame in frames
             )
-    return _is_only_waiting(frames)
-
-
-def _is_only_waiting(frames: Sequence[Frame]) -> bool:
-    """A native thread of which nothing is known but that it was started and waits."""
-    return all(frame.native for frame in frames) and all(
-        frame_matches(_NATIVE_NOTHING, frame) for frame in frames
-    )
+    # A native thread of which nothing is known but that it was started and waits.
+    return all(frame.native and frame_matches(_NATIVE_NOTHING, frame) for frame in frames)
 
 
 _NATIVE_NOTHING = (

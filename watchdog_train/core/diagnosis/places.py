@@ -25,21 +25,19 @@ def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group,
 
     Idle workers go last whatever their number: they wait for the others.
     """
-    same: dict[tuple[Role, tuple[str, ...]], list[ProcessEvidence]] = {}
-    frames: dict[tuple[Role, tuple[str, ...]], tuple[Frame, ...]] = {}
+    same: dict[object, tuple[tuple[Frame, ...], list[ProcessEvidence]]] = {}
     for process in evidence.processes:
         thread = busiest_thread(process.threads)
         if thread is not None:
             key = process.role, place(thread.frames)
-            same.setdefault(key, []).append(process)
-            frames.setdefault(key, own_frames(thread.frames))
+            same.setdefault(key, (own_frames(thread.frames), []))[1].append(process)
     together = [
         Group(
             processes=tuple(members),
-            frames=frames[role, at],
-            idle=role == "worker" and all(is_idle_worker(one.threads) for one in members),
+            frames=frames,
+            idle=all(one.role == "worker" and is_idle_worker(one.threads) for one in members),
         )
-        for (role, at), members in same.items()
+        for frames, members in same.values()
     ]
     root = root_process(evidence, found)
 

@@ -38,6 +38,7 @@ from watchdog_train.core.model import (
     Value,
     Why,
 )
+from watchdog_train.core.model.explanation import Because
 from watchdog_train.core.policy import Limits
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.core.starting.launchers import Launcher
@@ -95,6 +96,16 @@ class StallRecord(Value):
     recovered: bool = False
     reported_only: bool = False
     """Nothing was killed for it, by the user's choice."""
+
+    @property
+    def because(self) -> Because | None:
+        """Its cause, where that is known."""
+        return self.explanation.because if self.explanation is not None else None
+
+    @property
+    def family(self) -> str | None:
+        """The family of its cause."""
+        return self.because.family if self.because is not None else None
 
 
 class Postponed(Value):

@@ -324,7 +324,7 @@ def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
     rank = _rank_of(stall) if stall is not None else None
     if stall is None or stall.culprit_host is None or rank is None or other_hosts(state):
         return ()
-    cause = stall.explanation.because if stall.explanation is not None else None
+    cause = stall.because
     told = (cause.family, cause.certainty) if cause is not None else ("", "")
     why = Why("guilty", rank=rank, family=told[0], certainty=told[1])
     return (GuiltyNode(host=stall.culprit_host, why=why),)

@@ -88,9 +88,7 @@ ROWS: tuple[Row, ...] = (
         "transient",
     ),
     Row(
-        "CUDA out of memory of the training alone",
-        lambda c: is_error("gpu-memory", c.text),
-        "once",
+        "CUDA out of memory of the training alone", lambda c: is_error("gpu-memory", c.text), "once"
     ),
     Row(
         "a lost connection, a timeout, HTTP 5xx, ESTALE, EIO, an address in use, NCCL",

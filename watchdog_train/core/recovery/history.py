@@ -58,7 +58,7 @@ class Case(Value):
     @property
     def family(self) -> str | None:
         """The cause, None where it is not known."""
-        return self.explanation.family if self.explanation is not None else None
+        return self.stall.family if self.stall is not None else None
 
     @property
     def rank_end(self) -> RankEnd | None:
@@ -194,9 +194,7 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
 
 
 def _idle_attempts(
-    attempts: tuple[AttemptRecord, ...],
-    chosen: CheckpointFinding | None,
-    survey: Survey | None,
+    attempts: tuple[AttemptRecord, ...], chosen: CheckpointFinding | None, survey: Survey | None
 ) -> tuple[AttemptRecord, ...]:
     best_step, newest = 0, -1
     best = attempts[0].plan.checkpoint if attempts else None

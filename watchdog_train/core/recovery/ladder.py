@@ -47,7 +47,7 @@ def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]
         why = why.plus(Why("with-remedies", names=tuple(use.word for use in uses)))
     if lacking:
         why = why.plus(Why("not-available", names=tuple(lacking)))
-    return plans.build(state, 1, why, uses, catalogue, argv=state.argv)
+    return plans.build(state, 1, why, uses, catalogue)
 
 
 def next_step(
@@ -225,31 +225,16 @@ def _restart(case: Case, added: tuple[RemedyUse, ...], offers: Sequence[str]) ->
     replaced = {use.id for use in added}
     uses = (*(use for use in case.effect if use.id not in replaced), *added)
     why = _what_happened(case).plus(*_what_next(case, added), *_offered(offers), resume.why)
-    plan = plans.build(
-        case.state,
-        case.state.next_attempt,
-        why,
-        uses,
-        case.catalogue,
-        argv=resume.argv,
-        via=resume.via,
-        checkpoint=case.choice.chosen,
-        resume_arg=resume.template,
-    )
+    number, chosen = case.state.next_attempt, case.choice.chosen
+    plan = plans.build(case.state, number, why, uses, case.catalogue, how=resume, checkpoint=chosen)
     delay_s = 0.0
-    if plan.settings == case.attempt.plan.settings and not _is_first(case):
+    # The first restart since the last gain waits for nothing.
+    is_first = not case.idle or len(case.state.attempts) - case.state.reopened_after == 1
+    if plan.settings == case.attempt.plan.settings and not is_first:
         doublings = min(max(len(history.tries(case)) - 1, 0), 30)
         delay_s = case.policy.timing.backoff_first_s * 2.0**doublings
-    return Restart(
-        plan=plan,
-        choice=case.choice,
-        delay_s=min(delay_s, case.policy.recovery.backoff_cap_s),
-    )
-
-
-def _is_first(case: Case) -> bool:
-    """Whether this is the first restart since the last gain: it waits for nothing."""
-    return not case.idle or len(case.state.attempts) - case.state.reopened_after == 1
+    delay_s = min(delay_s, case.policy.recovery.backoff_cap_s)
+    return Restart(plan=plan, choice=case.choice, delay_s=delay_s)
 
 
 def _resume_arg(case: Case) -> str | None:

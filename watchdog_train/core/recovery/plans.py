@@ -61,42 +61,38 @@ def build(
     uses: Sequence[RemedyUse],
     catalogue: Mapping[str, RemedySpec],
     *,
-    argv: Sequence[str],
-    via: ResumeVia = "none",
+    how: Resume | None = None,
     checkpoint: CheckpointFinding | None = None,
-    resume_arg: str | None = None,
 ) -> Plan:
     """A plan in which the settings are spelled out, so that a person can repeat it."""
+    how = how or Resume(argv=state.argv, via="none", why=why)
     env = launcher_environment(state, attempt)
     entries = []
     for use in uses:
-        spec = catalogue.get(use.id)
-        if spec is None:
-            continue
+        spec = catalogue[use.id]
         if not use.in_part:  # a variable reaches every rank
             env.update(spec.env)
         entry = spec.in_part if use.in_part else spec.in_process
-        if entry is not None and spec.counts_attempts:
+        if entry is None:
+            continue
+        if spec.counts_attempts:
             earlier = sum(use.id in one.plan.settings for one in state.attempts)
             entry = {**entry, "times": earlier + 1}
-        if entry is not None:
-            entries.append(entry if use.n is None else {**entry, "n": use.n})
-    reference = None
-    if checkpoint is not None:
-        reference = msgspec.convert(checkpoint, CheckpointRef, from_attributes=True)
+        entries.append(entry if use.n is None else {**entry, "n": use.n})
+    reference = checkpoint and msgspec.convert(checkpoint, CheckpointRef, from_attributes=True)
     return Plan(
         attempt=attempt,
         why=why,
-        argv=tuple(argv),
+        argv=how.argv,
         env=env,
         in_process=tuple(entries),
         checkpoint=reference,
-        resume_via=via,
+        resume_via=how.via,
         remedies=tuple(uses),
         sole=checkpoint is not None
         and checkpoint.ordinal == 1
         and all(attempt.trainings <= 1 for attempt in state.attempts),
-        resume_arg=resume_arg,
+        resume_arg=how.template,
     )
 
 

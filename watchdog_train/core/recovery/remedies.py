@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -83,47 +84,43 @@ def helped(state: State) -> tuple[str, ...]:
     The hang must have a proven cause, or have come in two attempts without the setting: one that
     came once may have been chance. What a person or an experiment brought is never listed.
     """
-    return tuple(name for name in _passed_with(state) if _is_shown(name, state))
+    return tuple(name for name, is_shown in _passed_with(state) if is_shown)
 
 
 def passed_once(state: State) -> tuple[str, ...]:
     """The same settings where the hang came once and its cause is not proven."""
-    return tuple(name for name in _passed_with(state) if not _is_shown(name, state))
+    return tuple(name for name, is_shown in _passed_with(state) if not is_shown)
 
 
-def _passed_with(state: State) -> tuple[str, ...]:
-    named = [use.id for use in tried(state) if not use.experiment]
-    return tuple(name for name in named if any(_passed(name, one, state) for one in state.stalls))
+def _passed_with(state: State) -> Iterator[tuple[str, bool]]:
+    for use in tried(state):
+        passed = [one for one in state.stalls if _passed(use.id, one, state)]
+        if passed and not use.experiment:
+            yield use.id, _is_shown(use.id, passed, state)
 
 
-def _is_shown(name: str, state: State) -> bool:
-    passed = [stall for stall in state.stalls if _passed(name, stall, state)]
-    if any(_certainty(stall) == "proven" for stall in passed):
+def _is_shown(name: str, passed: Sequence[StallRecord], state: State) -> bool:
+    if any(one.because is not None and one.because.certainty == "proven" for one in passed):
         return True
     without = [
-        _family(stall)
+        stall.family
         for attempt in state.attempts
         if not _has(attempt, name)
         for stall in state.stalls
         if stall.id in (attempt.stall_id, attempt.crash_id)
     ]
-    return any(without.count(_family(stall)) > 1 for stall in passed)
-
-
-def _is_named(name: str, stall: StallRecord) -> bool:
-    found = stall.explanation
-    if found is None or found.because is None:
-        return False
-    return any(one.name == name and one.by == "family" for one in found.remedies)
+    return any(without.count(stall.family) > 1 for stall in passed)
 
 
 def _passed(name: str, stall: StallRecord, state: State) -> bool:
     """Whether the hang or crash has named it, and an attempt with it has come further since."""
     before = next((a for a in state.attempts if stall.id in (a.stall_id, a.crash_id)), None)
-    if before is None or not _is_named(name, stall) or _has(before, name):
+    offered = stall.explanation.remedies if stall.explanation is not None else ()
+    named = any(one.name == name and one.by == "family" for one in offered)
+    if before is None or not named or _has(before, name):
         return False
     later = [one for one in state.attempts if one.attempt > before.attempt and _has(one, name)]
-    again = {other.id for other in state.stalls if _family(other) == _family(stall)}
+    again = {other.id for other in state.stalls if other.family == stall.family}
     if not later or any({one.stall_id, one.crash_id} & again for one in later):
         return False
     return any(_is_further(one, before, state) for one in later)
@@ -137,12 +134,3 @@ def _has(attempt: AttemptRecord, name: str) -> bool:
 def _is_further(one: AttemptRecord, before: AttemptRecord, state: State) -> bool:
     done = state.outcome == "succeeded" and one.attempt == state.attempts[-1].attempt
     return done or (one.last_step is not None and one.last_step > (before.last_step or 0))
-
-
-def _certainty(stall: StallRecord) -> str | None:
-    found = stall.explanation
-    return found.because.certainty if found is not None and found.because is not None else None
-
-
-def _family(stall: StallRecord) -> str | None:
-    return stall.explanation.family if stall.explanation is not None else None
