@@ -5,7 +5,7 @@ Rules of decide() and what they share. One collection runs at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from watchdog_train.core import events as e
@@ -24,7 +24,7 @@ from watchdog_train.core.job.machines import folder_of, roots_first
 from watchdog_train.core.model import BundleWhy, EvidenceResult, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import nobody_left
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 
 ASKED_FIRST = 32
 """Machines: those with the root, and of the others as many as there is room for."""
@@ -33,7 +33,7 @@ KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "man
 
 
 def drop_stale(
-    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
     """Answers that nobody waits for any more: of a silence that ended, of a stall that recovered.
 
@@ -65,7 +65,7 @@ def drop_stale(
 
 
 def bring_home(
-    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
     """Bring home evidence that is being collected; start again what an adoption has lost.
 

@@ -37,12 +37,11 @@ from watchdog_train.core.notices.poll_events import lost_tasks, news, progress_e
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import daemons, keeping, kill
 from watchdog_train.core.recovery.outcome import stop_what_began_anew
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 from watchdog_train.core.recovery.restart import between_attempts, scan_early
 from watchdog_train.core.requests import asking
 from watchdog_train.core.suspect import next_stall_id, watch
 
-Remedies = Mapping[str, RemedySpec]
 Rule = Callable[[Observation, State, Policy, Remedies], Action | None]
 
 EMPTY_AGAIN_S = 0.01

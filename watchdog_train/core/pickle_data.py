@@ -111,7 +111,7 @@ class _Machine:
         elif name == "MARK":
             stack.append(_MARK)
         elif name in _TUPLES:
-            self._tuple(_TUPLES[name])
+            stack.append(tuple([stack.pop() for _ in range(_TUPLES[name])][::-1]))
         elif name not in _NOTHING and not self._collect(name):
             self._make(name, argument)
 
@@ -172,13 +172,6 @@ class _Machine:
     def _extend(self, values: list[Any]) -> None:
         if isinstance(self.stack[-1], list):  # items of a made object tell nothing here
             self.stack[-1].extend(values)
-
-    def _tuple(self, length: int) -> None:
-        values = self.stack[-length:]
-        if len(values) < length:
-            raise IndexError
-        del self.stack[-length:]
-        self.stack.append(tuple(values))
 
     def _group(self) -> list[Any]:
         values = []

@@ -168,13 +168,13 @@ class Grounds:
         seen = self.evidence.why == "stall" and any(p.threads for p in ranks)
         workers = any(p.role == "worker" for p in self.evidence.processes)
         if seen and not workers and not self.runs(WORKER_LOOP, self.evidence.processes):
-            names += [name for name in _OF_WORKERS if name not in names]
-        if ranks and all(p.os_threads == 1 for p in ranks) and "omp-1" not in names:
+            names += _OF_WORKERS
+        if ranks and all(p.os_threads == 1 for p in ranks):
             names.append("omp-1")
         threads = [fact.name for p in ranks for fact in p.thread_waits.values()]
         if threads and not any(name.startswith(_CUDA_THREADS) for name in threads):
-            names += [name for name in _GROUNDS if name.startswith("nccl-") and name not in names]
-        return tuple(names)
+            names += [name for name in _GROUNDS if name.startswith("nccl-")]
+        return tuple(dict.fromkeys(names))
 
 
 def _lacks_shm(s: Grounds) -> bool:

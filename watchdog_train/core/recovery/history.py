@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 
 from watchdog_train.core.detection.rank_gone import has_failed
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
@@ -21,7 +20,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.choice import Choice, choose_checkpoint
 from watchdog_train.core.recovery.crashes import Crash
-from watchdog_train.core.recovery.remedies import RemedySpec, parted
+from watchdog_train.core.recovery.remedies import Remedies, parted
 
 EARLY_LIMIT = 2
 """Attempts of one plan that end before their first step."""
@@ -42,7 +41,7 @@ class Case(Value):
     policy: Policy
     choice: Choice
     survey: Survey | None
-    catalogue: Mapping[str, RemedySpec]
+    catalogue: Remedies
     """The remedies that can be applied here."""
     effect: tuple[RemedyUse, ...]
     """Remedies that stay."""
@@ -140,7 +139,7 @@ def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey | 
     return one.saved_at is None or other.saved_at is None or one.saved_at > other.saved_at
 
 
-def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[RemedyUse, ...]:
+def asked_for(policy: Policy, catalogue: Remedies) -> tuple[RemedyUse, ...]:
     """Remedies of --with that exist here and are not forbidden; of two numbers the last counts."""
     return tuple(
         RemedyUse(id=name, kind=catalogue[name].kind, why=Why("asked-by-with"), n=number)
@@ -149,9 +148,7 @@ def asked_for(policy: Policy, catalogue: Mapping[str, RemedySpec]) -> tuple[Reme
     )
 
 
-def gather(
-    state: State, survey: Survey | None, policy: Policy, catalogue: Mapping[str, RemedySpec]
-) -> Case:
+def gather(state: State, survey: Survey | None, policy: Policy, catalogue: Remedies) -> Case:
     """Everything the ladder decides from, after the last attempt has ended."""
     attempt = state.attempts[-1]
     choice = choose_checkpoint(state, survey)

@@ -7,8 +7,6 @@ a save has ended, never in the training's process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from watchdog_train.core import events as e
@@ -20,7 +18,7 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.choice import name_of
 from watchdog_train.core.recovery.plans import AUTO_RESUME
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 
 MOST_PATHS = 2
 """Files that are kept at a time: the newest state, and the best one beside it."""
@@ -34,7 +32,7 @@ _FORMATS = ("torch", "safetensors")
 
 
 def keep(
-    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
     """Record what a copy has come to, or begin the next one."""
     told = observation.kept

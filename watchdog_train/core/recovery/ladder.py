@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from watchdog_train.core.recovery.choice import (
     name_of,
 )
 from watchdog_train.core.recovery.history import Case
-from watchdog_train.core.recovery.remedies import RemedySpec, parted
+from watchdog_train.core.recovery.remedies import Remedies, RemedySpec, parted
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_RETRY_ELSEWHERE
 
 FALLBACK = ("num-workers-0", "omp-1")
@@ -37,7 +37,7 @@ class Restart(Value):
     delay_s: float = 0.0
 
 
-def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]) -> Plan:
+def first_plan(state: State, policy: Policy, catalogue: Remedies) -> Plan:
     """The first attempt: the command as it is, with the remedies the user asked for."""
     uses = history.asked_for(policy, catalogue)
     known = {use.id for use in uses} | set(policy.recovery.without_remedies)
@@ -51,7 +51,7 @@ def first_plan(state: State, policy: Policy, catalogue: Mapping[str, RemedySpec]
 
 
 def next_step(
-    state: State, survey: Survey | None, policy: Policy, catalogue: Mapping[str, RemedySpec]
+    state: State, survey: Survey | None, policy: Policy, catalogue: Remedies
 ) -> Restart | GivenUp:
     """What follows the last attempt, which has ended with nothing of it alive."""
     case = history.gather(state, survey, policy, catalogue)

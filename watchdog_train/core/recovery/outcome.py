@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import Action, Observation, Record, TaskName
@@ -14,7 +13,7 @@ from watchdog_train.core.model import CheckpointRef, GuiltyNode, Outcome, Why, s
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.plans import sure_option, with_arguments
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED, EXIT_RETRY_ELSEWHERE
 
 
@@ -22,7 +21,9 @@ def finish(state: State) -> RunFinished:
     """The closing event of a run that has nothing left to do."""
     attempt = state.attempt
     if state.stop is not None:
-        warnings = (*_unsaved(state), *survivors(state))
+        asked = state.stop_asked  # to save and stop: whether the save was seen
+        is_unsaved = asked is not None and asked.expects_save and asked.saved is None
+        warnings = (*((Why("unsaved"),) if is_unsaved else ()), *survivors(state))
         return _end("stopped", state.stop.exit_code, Why("asked", who=state.stop.by), *warnings)
     if state.given_up is not None:
         code = state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP
@@ -65,23 +66,9 @@ def exited(attempt: AttemptRecord) -> Why:
     return Why("exited", exit=attempt.code, signal=attempt.signal)
 
 
-def _unsaved(state: State) -> tuple[Why, ...]:
-    """A training that was asked to save and end: whether the save was seen."""
-    asked = state.stop_asked
-    if asked is None or not asked.expects_save or asked.saved is not None:
-        return ()
-    return (Why("unsaved"),)
-
-
 def survivors(state: State) -> tuple[Why, ...]:
     """What is still alive after SIGKILL."""
     return (Why("survivors", pids=state.survivors),) if state.survivors else ()
-
-
-def _could_resume(state: State, attempt: AttemptRecord) -> bool:
-    """A save was seen before it: the checkpoint of its plan, or one that is gone or damaged."""
-    before = (one for one in state.attempts if one.attempt < attempt.attempt)
-    return attempt.plan.checkpoint is not None or any(one.saves for one in before)
 
 
 def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
@@ -92,9 +79,11 @@ def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     elif total is not None and attempt.last_step < total:
         doubts.append(Why("ended-early", step=attempt.last_step, of=total))
     doubts += [Why("others-went-on", end=end) for end in state.rank_ends[:4] if has_failed(end)]
+    # A save was seen before it: the checkpoint of its plan, or one that is gone or damaged.
+    before = any(one.saves for one in state.attempts if one.attempt < attempt.attempt)
     if attempt.resume == "contradicted":
         doubts.append(Why("began-again"))
-    elif attempt.resume != "verified" and _could_resume(state, attempt):
+    elif attempt.resume != "verified" and (attempt.plan.checkpoint is not None or before):
         doubts.append(Why("not-confirmed"))
     return tuple(doubts)
 
@@ -118,7 +107,7 @@ def stops_what_began_anew(policy: Policy) -> bool:
 
 
 def stop_what_began_anew(
-    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
     """Kill an attempt that would save over better checkpoints than its own, and end the run.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from watchdog_train.core.model import (
     WhyCode,
 )
 from watchdog_train.core.recovery.choice import Choice, name_of
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 from watchdog_train.core.starting import launchers
 from watchdog_train.core.starting.command_line import script_arguments, script_words
 
@@ -59,7 +59,7 @@ def build(
     attempt: int,
     why: Why,
     uses: Sequence[RemedyUse],
-    catalogue: Mapping[str, RemedySpec],
+    catalogue: Remedies,
     *,
     how: Resume | None = None,
     checkpoint: CheckpointFinding | None = None,

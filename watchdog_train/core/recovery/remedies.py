@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -65,6 +65,10 @@ class RemedySpec(Value):
     def number(self) -> int | None:
         """What it takes where `--with ID=N` says no other; None where it takes no number."""
         return (self.parameters or {}).get("n")
+
+
+Remedies = Mapping[str, RemedySpec]
+"""Those that can be applied here, by their ids."""
 
 
 def variables(**env: str) -> dict[str, Any]:

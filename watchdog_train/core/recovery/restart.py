@@ -1,17 +1,13 @@
 """Between two attempts: is it over, and if not, which checkpoint and settings come next. Pure.
 
-Nothing is launched that could not be started or recorded: it would end before it began, and the run
-with it, although a disk that is full at night has often room again a minute later. Nor is a
-training started again at once that would end at its next save as it has ended at this one.
+Nothing is launched while it could not be started or recorded, or while its next save would be torn
+as the last one: a full disk often has room again a minute later.
 
-A failed scan of checkpoints has found nothing, which says nothing about what is there: a training
-that began at step 0 for it would overwrite its own checkpoints. Then come more time, what the hooks
-noted, a wait, and at last exit code 75.
+No attempt is planned from a failed scan of checkpoints: a training that begins at step 0 for it
+overwrites its own checkpoints. It gets more time, what the hooks noted, a wait, and at last 75.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import msgspec
 
@@ -25,7 +21,7 @@ from watchdog_train.core.model import Plan, ScanLevel, Value, Why, said, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import daemons, gpu_memory, keeping, kill, ladder
 from watchdog_train.core.recovery.outcome import finish, give_up
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 from watchdog_train.core.requests import asking
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
@@ -34,8 +30,6 @@ QUICK_TRIES = 3
 WAIT_FIRST_S, WAIT_MOST_S = 15.0, 300.0
 """Before the next pair of tries, with more time and of what the hooks noted; doubles."""
 ROOM_LOOK_S = 1.0
-
-Remedies = Mapping[str, RemedySpec]
 
 
 def between_attempts(

@@ -6,8 +6,6 @@ be asked is told so, and gets a signal; a save under way is not interrupted by a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import msgspec
 
 from watchdog_train.core import events as e
@@ -25,7 +23,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Sample, SlotReading, Why, WhyCode, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 
 PROOF_S = 60.0
 """A save that no survey has found whole by then is not looked at again."""
@@ -50,7 +48,7 @@ def awaits_proof(state: State) -> bool:
 
 
 def prove(
-    observation: Observation, state: State, _policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
 ) -> Action | None:
     """After a request: a whole checkpoint that a hook saw finished since is the proof."""
     if not awaits_proof(state):
@@ -94,7 +92,7 @@ def looks_for_proof(observation: Observation, state: State) -> bool:
 
 
 def stop(
-    observation: Observation, state: State, policy: Policy, _remedies: Mapping[str, RemedySpec]
+    observation: Observation, state: State, policy: Policy, _remedies: Remedies
 ) -> Action | None:
     """A user's stop: ask where the script can be asked, else the root gets the word."""
     request, attempt, sample = state.stop, state.attempt, observation.sample
