@@ -174,7 +174,7 @@ def test_the_evidence_of_all_machines_is_read_together() -> None:
     mine = msgspec.structs.replace(seen.trees[0], evidence=b.result(explanation=found(0)))
     other = msgspec.structs.replace(seen.trees[1], running=frozenset({"evidence"}))
     brought = msgspec.structs.replace(seen, trees=(mine, other))
-    home = bring_home(brought, training(b.stall(), b.collecting()), POLICY, {})
+    home = bring_home(brought, training(b.stall(), b.collecting()), POLICY)
     (word,) = home.events
     assert isinstance(word, e.EvidenceCollected), "no explanation of one machine alone"
     alone = b.running(b.stall(), b.collecting(), b.collected(), b.exited(1), e.TreeGone())

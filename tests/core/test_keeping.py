@@ -53,7 +53,7 @@ def decided(state: State, *saves: SaveRecord, at: float = 100.0, **seen: Any) ->
     poll = b.sample(at, b.rank(words=3, **changes))
     recovery = Recovery(**seen.pop("recovery", {}))
     observation = b.observation(poll, saves=saves, verdict=Verdict(kind="alive"), **seen)
-    return keeping.keep(observation, state, Policy(recovery=recovery), {})
+    return keeping.keep(observation, state, Policy(recovery=recovery))
 
 
 def kept(at: float, mono: float, seconds: float = 1.0) -> State:

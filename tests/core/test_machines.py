@@ -73,7 +73,7 @@ def test_the_last_progress_of_machines_that_end_one_after_another() -> None:
         else:
             here = msgspec.structs.replace(here, exit=status)
         observation = msgspec.structs.replace(seen, trees=(here, there))
-        action = _record_exit(observation, training(*before), Policy(), {})
+        action = _record_exit(observation, training(*before), Policy())
         assert isinstance(action, Record)
         return [type(event).__name__ for event in action.events]
 
@@ -160,7 +160,7 @@ def asked(state: State, now: float = 3.0) -> tuple[str, ...]:
     """The machines whose evidence is asked for at that moment."""
     sights = tuple(TreeSight(sample=together((), at=now, host=host)) for host in HOSTS)
     seen = msgspec.structs.replace(b.observation(b.sample(now)), trees=sights)
-    action = bring_home(seen, state, Policy(), {})
+    action = bring_home(seen, state, Policy())
     actions = action.actions if isinstance(action, Several) else (action,)
     return tuple(one.host for one in actions if isinstance(one, StartEvidence))
 
@@ -182,7 +182,7 @@ def hung() -> State:
         found = b.result("look", explanation=told)
         sights.append(TreeSight(sample=together((), at=1.0, host=host), look=found))
     seen = b.observation(b.sample(1.0), quiet)
-    looked = watch(msgspec.structs.replace(seen, trees=tuple(sights)), state, Policy(), {})
+    looked = watch(msgspec.structs.replace(seen, trees=tuple(sights)), state, Policy())
     assert isinstance(looked, Record)
     for event in (*looked.events, b.stall(), b.collecting()):
         state = evolve(state, msgspec.structs.replace(event, mono=2.0, attempt=1))
@@ -203,7 +203,7 @@ def test_the_machines_of_the_root_are_asked_first() -> None:
     limit_s = Policy().evidence.total_s
     assert asked(state, 1.9 + limit_s) == rest[1:]
     seen = b.observation(b.sample(2.0 + limit_s))
-    late = bring_home(seen, state, Policy(), {})
+    late = bring_home(seen, state, Policy())
     assert isinstance(late, Record)
     assert [(event.host, event.captured) for event in late.events] == [(h, 0) for h in rest[1:]]
     for event in (*late.events, *everywhere(b.exited(None, signal=9)), *everywhere(e.TreeGone())):

@@ -71,7 +71,7 @@ def ask(
     **seen: Any,
 ) -> Action | None:
     poll = b.sample(at, b.rank(words=step))
-    return watch(b.observation(poll, verdict, **seen), state, policy, {})
+    return watch(b.observation(poll, verdict, **seen), state, policy)
 
 
 def event(action: Action | None) -> e.AnyEvent:
@@ -289,7 +289,7 @@ def test_of_several_machines_the_known_and_shortest_counts() -> None:
     seen = b.observation(b.sample(0.0, b.rank()), quiet())
     looks = [b.result(patience=patience(row)) for row in ("unknown", "poll", "network")]
     trees = tuple(msgspec.structs.replace(seen.trees[0], look=look) for look in looks)
-    found = event(watch(msgspec.structs.replace(seen, trees=trees), state, POLICY, {}))
+    found = event(watch(msgspec.structs.replace(seen, trees=trees), state, POLICY))
     assert isinstance(found, e.Looked)
     assert found.patience.row == "network"
 
@@ -530,7 +530,7 @@ def held(*found: Why) -> e.Noticed:
 
 
 def held_at(state: State, at: float, verdict: Verdict, *members: MemberSample) -> Action | None:
-    return watch(b.observation(b.sample(at, *members), verdict), state, POLICY, {})
+    return watch(b.observation(b.sample(at, *members), verdict), state, POLICY)
 
 
 def test_who_is_stopped_is_said_once_and_hides_nothing() -> None:

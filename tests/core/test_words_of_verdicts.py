@@ -78,16 +78,16 @@ def test_printing_without_a_step_is_said_and_not_killed() -> None:
         basis="hard-budget", phase="train", ranks=(0,), age_s=900.0, why=said("")
     )
     state = b.running(suspected)
-    action = watch(b.observation(sample, found), state, Policy(), {})
+    action = watch(b.observation(sample, found), state, Policy())
     assert isinstance(action, StartEvidence)
     observed = b.observation(sample, found, running=frozenset({"evidence"}))
-    action = watch(observed, state, Policy(), {})
+    action = watch(observed, state, Policy())
     (notice,) = action.events
     assert notice.kind == "no-progress"
     state = b.running(suspected, notice)
-    assert watch(observed, state, Policy(), {}) is None
+    assert watch(observed, state, Policy()) is None
     paused = msgspec.structs.replace(found, prints=False)
-    assert watch(b.observation(sample, paused), state, Policy(), {}) is None
+    assert watch(b.observation(sample, paused), state, Policy()) is None
     assert notice_rows(state) == [("Notice", why_text(found.why))]
 
 
@@ -116,4 +116,4 @@ def test_a_sleep_is_said_once_and_the_next_one_again() -> None:
     assert narrate(recorded, state) != ()
     assert notice_rows(state)[0][1].startswith("the machine slept")
     alive = b.observation(b.sample(501.0, b.rank(words=4)), Verdict(kind="alive"))
-    assert watch(alive, state, Policy(), {}) is None  # no silence that could be over
+    assert watch(alive, state, Policy()) is None  # no silence that could be over

@@ -24,7 +24,6 @@ from watchdog_train.core.job.machines import folder_of, roots_first
 from watchdog_train.core.model import BundleWhy, EvidenceResult, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import nobody_left
-from watchdog_train.core.recovery.remedies import Remedies
 
 ASKED_FIRST = 32
 """Machines: those with the root, and of the others as many as there is room for."""
@@ -32,9 +31,7 @@ KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "man
 """A bundle's reason in the words of its verdict."""
 
 
-def drop_stale(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
+def drop_stale(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """Answers that nobody waits for any more: of a silence that ended, of a stall that recovered.
 
     Left lying, the look at one attempt would be believed of the next.
@@ -64,9 +61,7 @@ def drop_stale(
     return Record(events=(), consumes=tuple(stale)) if stale else None
 
 
-def bring_home(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def bring_home(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Bring home evidence that is being collected; start again what an adoption has lost.
 
     Of many machines the first ones tell what happened. The others are asked after them, and what

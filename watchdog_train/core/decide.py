@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -42,7 +43,7 @@ from watchdog_train.core.recovery.restart import between_attempts, scan_early
 from watchdog_train.core.requests import asking
 from watchdog_train.core.suspect import next_stall_id, watch
 
-Rule = Callable[[Observation, State, Policy, Remedies], Action | None]
+Rule = Callable[[Observation, State, Policy], Action | None]
 
 EMPTY_AGAIN_S = 0.01
 """Between the two looks that must agree that nobody is left of an ended attempt."""
@@ -55,16 +56,15 @@ MOST_LOST = 5
 def decide(observation: Observation, state: State, policy: Policy, remedies: Remedies) -> Action:
     """The next action."""
     if not state.finished:
-        for rule in RULES:
-            action = rule(observation, state, policy, remedies)
+        plan: Rule = partial(between_attempts, remedies=remedies)
+        for rule in (*RULES, plan, *IN_AN_ATTEMPT):
+            action = rule(observation, state, policy)
             if action is not None:
                 return action
     return Wait(until=observation.now + policy.detection.poll_s, idle=True)
 
 
-def _answer_request(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _answer_request(observation: Observation, state: State, _policy: Policy) -> Action | None:
     request = observation.request
     if request is None:
         return None
@@ -99,9 +99,7 @@ def _answer_request(
             )
 
 
-def _follow_launch(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _follow_launch(observation: Observation, state: State, _policy: Policy) -> Action | None:
     attempt = state.attempt
     if attempt is None:
         return None
@@ -133,9 +131,7 @@ def _follow_one_launch(
     return Record(events=(exited,))
 
 
-def _record_news(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _record_news(observation: Observation, state: State, policy: Policy) -> Action | None:
     found = news(observation, state, policy)
     return Record(events=found) if found else None
 
@@ -148,9 +144,7 @@ def _last_progress(observation: Observation, state: State) -> e.Progress:
     return progress_event(sample, state, observation.steps_s, heard=heard)
 
 
-def _record_exit(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _record_exit(observation: Observation, state: State, policy: Policy) -> Action | None:
     found: dict[str, ExitStatus] = {}
     for tree in state.trees:
         if tree.launched and not tree.ended:
@@ -203,16 +197,12 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
     return Record(events=(*events, *milestones_event(observation, state), *exits))
 
 
-def _pursue_kill(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _pursue_kill(observation: Observation, state: State, policy: Policy) -> Action | None:
     ask_until = asking.ask_until(observation, state, policy)
     return kill.pursue_all(observation, state, policy.stopping, ask_until=ask_until)
 
 
-def _wind_up(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _wind_up(observation: Observation, state: State, policy: Policy) -> Action | None:
     """The root has ended: crash evidence, then whatever it left behind, then the tree is gone."""
     attempt = state.attempt
     if attempt is None or not attempt.has_to_end or attempt.settled:
@@ -273,9 +263,7 @@ def _hurried(state: State) -> bool:
     return state.stop is not None and state.stop.mode == "now"
 
 
-def _pursue_stall(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def _pursue_stall(observation: Observation, state: State, policy: Policy) -> Action | None:
     attempt = state.attempt
     stall = present_stall(state)
     if attempt is None or stall is None or attempt.ended:
@@ -292,12 +280,10 @@ def _pursue_stall(
     return kill.begin_first("hang", observation, state, stall.verdict)
 
 
-def _of_the_crew(rule: Callable[..., Action | None]) -> Rule:
+def _of_the_crew(rule: Rule) -> Rule:
     """A rule about other machines."""
 
-    def ask(
-        observation: Observation, state: State, policy: Policy, _remedies: Remedies
-    ) -> Action | None:
+    def ask(observation: Observation, state: State, policy: Policy) -> Action | None:
         return None if state.crew is None else rule(observation, state, policy)
 
     return ask
@@ -306,10 +292,8 @@ def _of_the_crew(rule: Callable[..., Action | None]) -> Rule:
 def _with_scan(rule: Rule) -> Rule:
     """A rule about the end of an attempt: while it waits, checkpoints are scanned beside it."""
 
-    def ask(
-        observation: Observation, state: State, policy: Policy, remedies: Remedies
-    ) -> Action | None:
-        action = rule(observation, state, policy, remedies)
+    def ask(observation: Observation, state: State, policy: Policy) -> Action | None:
+        action = rule(observation, state, policy)
         early = scan_early(observation, state, policy) if isinstance(action, Wait) else None
         return early or action
 
@@ -334,14 +318,13 @@ RULES: tuple[Rule, ...] = (
     _with_scan(_wind_up),
     _of_the_crew(machines.claim),
     _of_the_crew(machines.gather),
-    between_attempts,
-    _pursue_stall,
-    watch,
 )
+IN_AN_ATTEMPT: tuple[Rule, ...] = (_pursue_stall, watch)
+"""After `between_attempts`, which has no action while an attempt is under way."""
 
 
 def attend(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What an agent writes down of its own machine, whatever its leader wants; decides nothing."""
     rules = (_follow_launch, _record_news, _record_exit)
-    found = (rule(observation, state, policy, {}) for rule in rules)
+    found = (rule(observation, state, policy) for rule in rules)
     return next((action for action in found if action is not None), None)

@@ -100,7 +100,7 @@ class Replay:
                 trees=(sight,),
                 bundles=0,
             )
-            match watch(observation, self._state, self._policy, {}):
+            match watch(observation, self._state, self._policy):
                 case Record(events=events, consumes=used):
                     look = None if "look" in used else look
                     for event in events:

@@ -34,7 +34,6 @@ from watchdog_train.core.model.explanation import CollectiveWait, StoreWait
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.poll_events import job_step, progress_event
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedies import Remedies
 
 ASKS = "it waits for somebody to type"
 FRESH_S = 15.0
@@ -62,9 +61,7 @@ def next_stall_id(observation: Observation, state: State) -> str:
     return f"{max(len(state.stalls), observation.bundles) + 1:04d}"
 
 
-def watch(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def watch(observation: Observation, state: State, policy: Policy) -> Action | None:
     """What the verdict of this moment asks for."""
     attempt = state.attempt
     if attempt is None or not attempt.launched or attempt.ended or state.stop is not None:

@@ -18,7 +18,6 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.choice import name_of
 from watchdog_train.core.recovery.plans import AUTO_RESUME
-from watchdog_train.core.recovery.remedies import Remedies
 
 MOST_PATHS = 2
 """Files that are kept at a time: the newest state, and the best one beside it."""
@@ -31,9 +30,7 @@ BEFORE_LAUNCH_S = 120.0
 _FORMATS = ("torch", "safetensors")
 
 
-def keep(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def keep(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Record what a copy has come to, or begin the next one."""
     told = observation.kept
     if told is not None:

@@ -13,7 +13,6 @@ from watchdog_train.core.model import CheckpointRef, GuiltyNode, Outcome, Why, s
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 from watchdog_train.core.recovery.plans import sure_option, with_arguments
-from watchdog_train.core.recovery.remedies import Remedies
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED, EXIT_RETRY_ELSEWHERE
 
 
@@ -106,9 +105,7 @@ def stops_what_began_anew(policy: Policy) -> bool:
     return policy.recovery.on_not_resumed == "stop" and not policy.recovery.observe
 
 
-def stop_what_began_anew(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def stop_what_began_anew(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Kill an attempt that would save over better checkpoints than its own, and end the run.
 
     Without SIGTERM, on which many trainings save; also one that was asked to save and stop.

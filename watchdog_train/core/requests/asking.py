@@ -23,7 +23,6 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Sample, SlotReading, Why, WhyCode, said
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
-from watchdog_train.core.recovery.remedies import Remedies
 
 PROOF_S = 60.0
 """A save that no survey has found whole by then is not looked at again."""
@@ -47,9 +46,7 @@ def awaits_proof(state: State) -> bool:
     return stop or state.save_requested > state.save_proven
 
 
-def prove(
-    observation: Observation, state: State, _policy: Policy, _remedies: Remedies
-) -> Action | None:
+def prove(observation: Observation, state: State, _policy: Policy) -> Action | None:
     """After a request: a whole checkpoint that a hook saw finished since is the proof."""
     if not awaits_proof(state):
         return None
@@ -91,9 +88,7 @@ def looks_for_proof(observation: Observation, state: State) -> bool:
     return "survey" in observation.running and bool(_proofs(observation, state))
 
 
-def stop(
-    observation: Observation, state: State, policy: Policy, _remedies: Remedies
-) -> Action | None:
+def stop(observation: Observation, state: State, policy: Policy) -> Action | None:
     """A user's stop: ask where the script can be asked, else the root gets the word."""
     request, attempt, sample = state.stop, state.attempt, observation.sample
     if request is None or state.kill is not None:
