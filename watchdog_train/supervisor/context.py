@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from watchdog_train.core.policy import Policy
-from watchdog_train.core.recovery.remedies import RemedySpec
+from watchdog_train.core.recovery.remedies import Remedies
 from watchdog_train.core.starting.jobs import JobTask
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.event_log import EventLog
@@ -40,7 +39,7 @@ class Context(msgspec.Struct):
     children: ChildTable
     tasks: Tasks
     signals: SignalQueue
-    remedies: Mapping[str, RemedySpec]
+    remedies: Remedies
     scope: str
     cwd: str
     slot_dir: Path | None
