@@ -283,6 +283,17 @@ def running(*more: e.AnyEvent, at: float = 0.0) -> State:
     return fold((*first, launched, *more), at=at)
 
 
+def crashed(*more: e.AnyEvent) -> State:
+    """Attempt 1 has crashed and is gone, and its evidence is there."""
+    evidence = collecting("0001", "crash"), collected("0001", "crash")
+    return running(*evidence, exited(1), e.TreeGone(), *more)
+
+
+def waiting() -> State:
+    """The same, and attempt 2 is planned."""
+    return crashed(e.PlanMade(plan=plan(2)))
+
+
 def fold(history: Iterable[e.AnyEvent], *, at: float = 0.0) -> State:
     """The state after events, stamped as the log stamps them."""
     return replay(

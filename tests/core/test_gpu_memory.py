@@ -111,12 +111,6 @@ def test_in_a_container_nobody_can_be_named() -> None:
     assert strangers(claim, look(device(0, (10, 60 * GB)), foreign_pids=True), {10}) == ()
 
 
-def waiting(at: float = 0.0) -> State:
-    """A run between two attempts, with a plan."""
-    gone = (b.exited(1), e.TreeGone(), e.PlanMade(plan=b.plan(2)))
-    return b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone, at=at)
-
-
 def act(state: State, found: GpuHold | None, at: float) -> Any:
     seen = b.observation(b.sample(at, keeper_alive=False, empty_looks=2), gpu_hold=found)
     return decide(seen, state, POLICY, {})
@@ -131,12 +125,12 @@ def after(state: State, action: Any, at: float) -> State:
 @pytest.mark.parametrize("found", [None, GpuHold(), GpuHold(answered=False, asked_at=-ANSWER_S)])
 def test_nothing_known_and_nobody_there_launches(found: GpuHold | None) -> None:
     """No GPU, a free one, and a driver that does not answer in time."""
-    assert isinstance(act(waiting(), found, 1.0), Launch)
+    assert isinstance(act(b.waiting(), found, 1.0), Launch)
 
 
 def test_the_driver_is_asked_once_more_after_the_end() -> None:
     """What it said while the job lived counts for nothing."""
-    action = act(waiting(), GpuHold(answered=False, asked_at=0.5), 1.0)
+    action = act(b.waiting(), GpuHold(answered=False, asked_at=0.5), 1.0)
     assert isinstance(action, Wait)
     assert 1.0 < action.until <= 2.0
 
@@ -144,14 +138,14 @@ def test_the_driver_is_asked_once_more_after_the_end() -> None:
 def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> None:
     """Never an out-of-memory of ours, and never a start over theirs."""
     taken = GpuHold(others=(ALICE,))
-    action = act(waiting(), taken, 1.0)
+    action = act(b.waiting(), taken, 1.0)
     assert isinstance(action, Record)
     (said,) = action.events
     assert isinstance(said, e.GpuMemoryHeld)
     assert "user alice" in why_text(said.why)
     assert "61.0 GiB on GPU 0" in why_text(said.why)
     assert "the training itself is not out of memory" in why_text(said.why)
-    state = after(waiting(), action, 1.0)
+    state = after(b.waiting(), action, 1.0)
     assert state.state == "backoff"
     assert isinstance(act(state, taken, 50.0), Wait)
     action = act(state, taken, 101.0)
@@ -164,7 +158,7 @@ def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> No
 
 def test_memory_that_comes_back_lets_the_attempt_begin() -> None:
     """It is said how long that took."""
-    state = after(waiting(), act(waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
+    state = after(b.waiting(), act(b.waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
     action = act(state, GpuHold(), 31.0)
     assert action == Record(events=(e.GpuMemoryFree(waited_s=30.0),))
     assert isinstance(act(after(state, action, 31.0), GpuHold(), 31.0), Launch)
@@ -172,7 +166,7 @@ def test_memory_that_comes_back_lets_the_attempt_begin() -> None:
 
 def test_another_holder_is_said_but_moves_no_limit() -> None:
     """A queue of strangers cannot keep the run for ever."""
-    state = after(waiting(), act(waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
+    state = after(b.waiting(), act(b.waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
     assert isinstance(act(state, GpuHold(others=(ALICE,)), 1.5), Wait)
     again = act(state, GpuHold(others=(ALICE,)), 2.0 + SAY_AGAIN_S)
     state = after(state, again, 2.0 + SAY_AGAIN_S)
@@ -184,14 +178,14 @@ def test_another_holder_is_said_but_moves_no_limit() -> None:
 
 def test_memory_of_nobody_holds_a_run_only_for_a_while() -> None:
     """A container: whose it is cannot be told, so it ends no run."""
-    state = after(waiting(), act(waiting(), GpuHold(unnamed=(0,)), 1.0), 1.0)
+    state = after(b.waiting(), act(b.waiting(), GpuHold(unnamed=(0,)), 1.0), 1.0)
     assert isinstance(act(state, GpuHold(unnamed=(0,)), UNNAMED_S), Wait)
     assert isinstance(act(state, GpuHold(unnamed=(0,)), UNNAMED_S + 1.5), Launch)
 
 
 def test_a_stop_ends_the_wait() -> None:
     """Whoever does not want to wait says so."""
-    state = after(waiting(), act(waiting(), GpuHold(others=(ALICE,)), 1.0), 1.0)
+    state = after(b.waiting(), act(b.waiting(), GpuHold(others=(ALICE,)), 1.0), 1.0)
     stopped = evolve(state, b.stop())
     (finished,) = act(stopped, GpuHold(others=(ALICE,)), 2.0).events
     assert isinstance(finished, e.RunFinished)

@@ -21,12 +21,6 @@ FULL = "the run directory cannot be written (No space left on device)"
 POLICY = Policy(recovery=Recovery(room_wait_s=100.0))
 
 
-def waiting() -> State:
-    """A run between two attempts, with a plan."""
-    gone = (b.exited(1), e.TreeGone(), e.PlanMade(plan=b.plan(2)))
-    return b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
-
-
 SMALL = "checkpoint-200 is half-written, the disk has 1.0 MiB left and a checkpoint needs 14.0 MiB"
 
 
@@ -44,21 +38,17 @@ def told(state: State, at: float) -> State:
     return evolve(state, msgspec.structs.replace(said, mono=at))
 
 
-def test_with_room_it_is_launched() -> None:
-    """As ever."""
-    assert isinstance(act(waiting(), None, 1.0), Launch)
-
-
 def test_a_full_disk_is_said_once_and_waited_for() -> None:
-    """And the attempt begins when there is room again."""
-    state = told(waiting(), 1.0)
+    """And the attempt begins when there is room again; with room at once."""
+    assert isinstance(act(b.waiting(), None, 1.0), Launch)
+    state = told(b.waiting(), 1.0)
     assert isinstance(act(state, FULL, 50.0), Wait)
     assert isinstance(act(state, None, 51.0), Launch)
 
 
 def test_the_wait_has_an_end() -> None:
     """The run ends with 75: another place may have room."""
-    (given_up,) = act(told(waiting(), 1.0), FULL, 102.0).events
+    (given_up,) = act(told(b.waiting(), 1.0), FULL, 102.0).events
     assert isinstance(given_up, e.GivenUp)
     assert (given_up.exit_code, given_up.outcome) == (75, "gave_up")
     assert FULL in why_text(given_up.why)
@@ -66,8 +56,7 @@ def test_the_wait_has_an_end() -> None:
 
 def test_checkpoints_are_not_looked_for_before_a_file_can_be_opened() -> None:
     """A look that cannot be started finds none, and the next attempt would begin anew."""
-    gone = (b.exited(1), e.TreeGone())
-    state = b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
+    state = b.crashed()
     look = b.sample(1.0, keeper_alive=False, empty_looks=2)
     short = b.observation(look, short="wtrain can open no more files")
     (said,) = decide(short, state, POLICY, {}).events  # type: ignore[union-attr]
@@ -79,16 +68,16 @@ def test_checkpoints_are_not_looked_for_before_a_file_can_be_opened() -> None:
 
 def test_a_stop_ends_the_wait() -> None:
     """Whoever does not want to wait says so."""
-    (finished,) = act(evolve(told(waiting(), 1.0), b.stop()), FULL, 2.0).events
+    (finished,) = act(evolve(told(b.waiting(), 1.0), b.stop()), FULL, 2.0).events
     assert isinstance(finished, e.RunFinished)
     assert finished.exit_code == 77
 
 
 def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
     """A training that ends at every save spends its restarts; but the need is an estimate."""
-    (said,) = act(waiting(), None, 1.0, save=SMALL).events
+    (said,) = act(b.waiting(), None, 1.0, save=SMALL).events
     assert SMALL in why_text(said.why)
-    state = evolve(waiting(), msgspec.structs.replace(said, mono=1.0))
+    state = evolve(b.waiting(), msgspec.structs.replace(said, mono=1.0))
     assert isinstance(act(state, None, 50.0, save=SMALL), Wait)
     assert isinstance(act(state, None, 50.0), Launch)
     assert isinstance(act(state, None, 102.0, save=SMALL), Launch)
@@ -96,13 +85,11 @@ def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
 
 def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
     """Beside the whole one that was chosen: it tells how much a save needs."""
-    assert torn_save(waiting()) is None
+    assert torn_save(b.waiting()) is None
     torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why=said("half"), torn=True)
     chosen = CheckpointRef(path="/o/checkpoint-190", format="hf", step=190, how_checked="recorded")
     planned = msgspec.structs.replace(b.plan(2), checkpoint=chosen)
-    gone = (b.exited(1), e.TreeGone(), torn, e.PlanMade(plan=planned))
-    state = b.running(b.collecting("0001", "crash"), b.collected("0001", "crash"), *gone)
-    found = torn_save(state)
+    found = torn_save(b.crashed(torn, e.PlanMade(plan=planned)))
     assert (found.whole, found.torn) == ("/o/checkpoint-190", ("/o/checkpoint-200",))
 
 
@@ -112,7 +99,7 @@ NONE_LEFT = "Too many open files"
 def postponed(at: float) -> State:
     """Attempt 2 was meant, and could not be started."""
     meant = e.AttemptLaunching(token="t2", plan=b.plan(2))
-    state = evolve(waiting(), msgspec.structs.replace(meant, mono=at, attempt=2))
+    state = evolve(b.waiting(), msgspec.structs.replace(meant, mono=at, attempt=2))
     assert (state.restarts, len(state.attempts)) == (1, 2)
     off = e.LaunchPostponed(why=said(NONE_LEFT))
     return evolve(state, msgspec.structs.replace(off, mono=at, attempt=2))

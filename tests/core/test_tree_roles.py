@@ -17,15 +17,23 @@ from watchdog_train.supervisor.hands.tree import ProcessTree
 from watchdog_train.system.protocol import ProcessSystem
 
 
-def row(pid: int, ppid: int, start: int = 1000) -> ProcessRow:
+def row(
+    pid: int,
+    ppid: int,
+    cpu_s: float | None = 0.0,
+    reaped_s: float = 0.0,
+    *,
+    io: int = 0,
+    start: int = 1000,
+) -> ProcessRow:
     return ProcessRow(
         pid=pid,
         start=pid + start,
         ppid=ppid,
         state="S",
-        cpu_s=0.0,
-        reaped_cpu_s=0.0,
-        io_bytes=0,
+        cpu_s=cpu_s,
+        reaped_cpu_s=reaped_s,
+        io_bytes=io,
         name="python",
     )
 
@@ -66,11 +74,24 @@ class Processes:
         return pid % 2 == 0
 
 
+def tree_of(
+    machine: Processes, keeper_of: int = 0, helpers: frozenset[int] = frozenset()
+) -> ProcessTree:
+    """A tree with the root 10, and with the keeper 9 if that one has a parent."""
+    tree = ProcessTree(machine, token="t", scope="s", helpers=lambda: helpers)  # type: ignore[arg-type]
+    if keeper_of:
+        tree.seed((Member(pid=9, start=1009, role="keeper", ppid=keeper_of),))
+    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    return tree
+
+
+def pids(tree: ProcessTree) -> set[int]:
+    return {member.pid for member in tree.members()}
+
+
 def roles(parents: Mapping[int, int], *slots: SlotReading) -> dict[int, tuple[str, int | None]]:
     """Role and rank by pid, of a tree whose root is 10."""
-    tree = ProcessTree(Processes(parents), token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
-    look = tree.look({slot.pid: slot for slot in slots}, now=1.0)
+    look = tree_of(Processes(parents)).look({slot.pid: slot for slot in slots}, now=1.0)
     return {one.member.pid: (one.member.role, one.member.rank) for one in look.members}
 
 
@@ -158,8 +179,7 @@ def test_roles(name: str) -> None:
 
 def test_who_wraps_a_rank_is_asked_for_its_handler() -> None:
     """Shells above a rank, and nobody else: it is read at every look."""
-    tree = ProcessTree(Processes({10: 9, 11: 10, 12: 11, 13: 12, 14: 10}), token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    tree = tree_of(Processes({10: 9, 11: 10, 12: 11, 13: 12, 14: 10}))
     slots = {12: rank(12, 0, None)}
     for now in (1.0, 2.0):
         look = tree.look(slots, now=now)
@@ -176,9 +196,7 @@ def tree_beside(others: Mapping[int, dict[str, str] | None]) -> tuple[ProcessTre
     machine = Processes({10: 9})
     machine.others = {pid: row(pid, 1) for pid in others}
     machine.environments = {pid: said for pid, said in others.items() if said is not None}
-    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
-    return tree, machine
+    return tree_of(machine), machine
 
 
 JOB_7 = {**OURS, "SLURM_JOB_ID": "7"}
@@ -219,13 +237,7 @@ def test_descent_decides_before_the_token(name: str) -> None:
     machine.name = "portable" if keeper == "portable" else "linux"
     if keeper == "dead":
         del machine.rows[9]
-    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed(
-        (
-            Member(pid=9, start=1009, role="keeper", ppid=os.getpid()),
-            Member(pid=10, start=1010, role="other", ppid=9),
-        )
-    )
+    tree = tree_of(machine, os.getpid())
     for now in (1.0, 2.0):
         look = tree.look({}, now=now, thorough=True)
     assert {one.member.pid for one in look.members} - {9, 10} == expected
@@ -237,7 +249,7 @@ def test_strangers_are_asked_once_for_the_token() -> None:
     for at in (1.0, 2.0, 3.0):
         tree.look({}, now=at, thorough=True)
     assert [machine.asked.count(pid) for pid in (50, 51, 52)] == [1, 1, 3]
-    assert [member.pid for member in tree.members()] == [10]
+    assert pids(tree) == {10}
 
 
 def test_a_number_that_was_given_again_is_asked_anew() -> None:
@@ -248,14 +260,13 @@ def test_a_number_that_was_given_again_is_asked_anew() -> None:
     machine.rows[50] = machine.others[50]
     machine.environments[50] = OURS
     tree.look({}, now=2.0, thorough=True)
-    assert {member.pid for member in tree.members()} == {10, 50}
+    assert pids(tree) == {10, 50}
 
 
 def test_ancestry_goes_by_who_lives_now() -> None:
     """The worker's parent has a number that another member of the tree had before."""
     machine = Processes({10: 9, 20: 10})
-    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    tree = tree_of(machine)
     tree.look({}, now=1.0)
     machine.rows[20] = row(20, 10, start=2000)
     machine.rows[21] = row(21, 20, start=2000)
@@ -274,22 +285,15 @@ def test_what_came_to_us_from_a_dead_keeper_is_of_the_training() -> None:
     """
     me = os.getpid()
     machine = Processes({10: 9, 9: me})
-    helpers = frozenset({14})
-    tree = ProcessTree(machine, token="t", scope="s", helpers=lambda: helpers)  # type: ignore[arg-type]
-    tree.seed(
-        (
-            Member(pid=9, start=1009, role="keeper", ppid=me),
-            Member(pid=10, start=1010, role="other", ppid=9),
-        )
-    )
+    tree = tree_of(machine, me, frozenset({14}))
     machine.others = {pid: row(pid, me) for pid in (4, 9, 13, 14)}
     machine.others[15] = msgspec.structs.replace(row(15, me), state="Z")
     tree.look({}, now=1.0, thorough=True)
-    assert {member.pid for member in tree.members()} == {9, 10}
+    assert pids(tree) == {9, 10}
     del machine.others[9], machine.rows[9]
     machine.rows |= machine.others
     tree.look({}, now=2.0, thorough=True)
-    assert {member.pid for member in tree.members()} == {10, 13}
+    assert pids(tree) == {10, 13}
 
 
 @pytest.mark.parametrize("parents", ["change", "stay"])
@@ -297,9 +301,7 @@ def test_a_keeper_is_gone_when_its_children_have_another_parent(parents: str) ->
     """Who that is decides what is said of the exit code. Its leader dies before its threads."""
     me = os.getpid()
     system = Processes({9: me, 10: 9})
-    tree = ProcessTree(system, token="t", scope="s")  # type: ignore[arg-type]
-    keeper = Member(pid=9, start=1009, role="keeper", ppid=me)
-    tree.seed((keeper, Member(pid=10, start=1010, role="other", ppid=9)))
+    tree = tree_of(system, me)
     assert tree.look({}, now=1.0).keeper_alive
     system.rows[9] = msgspec.structs.replace(system.rows[9], state="Z")
     assert tree.look({}, now=2.0).keeper_alive
@@ -318,8 +320,7 @@ def test_a_helper_that_is_about_to_end_stays_one() -> None:
     """Its memory is gone before it is, and its command line with it; it may still clean up."""
     system = Processes({10: 9, 11: 10})
     system.command_lines[11] = ("python", "-c", "from multiprocessing.resource_tracker import main")
-    tree = ProcessTree(system, token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    tree = tree_of(system)
 
     def names(now: float) -> list[str | None]:
         return [one.member.name for one in tree.look({}, now=now).members if one.member.pid == 11]
@@ -337,40 +338,22 @@ def test_what_another_run_has_left_us_is_not_ours() -> None:
     system = Processes(dict.fromkeys((10, 11, 12, 13), me))
     system.others = dict(system.rows)
     system.environments = {11: {layout.ENV_TOKEN: "another"}, 12: {}}
-    tree = ProcessTree(system, token="t", scope="s", helpers=lambda: frozenset({13}))  # type: ignore[arg-type]
-    keeper = Member(pid=9, start=1009, role="keeper", ppid=me)
-    tree.seed((keeper, Member(pid=10, start=1010, role="other", ppid=9)))
+    tree = tree_of(system, me, frozenset({13}))
     tree.look({}, now=1.0, thorough=True)
-    assert {member.pid for member in tree.members()} == {10, 12}
+    assert pids(tree) == {10, 12}
 
 
 def test_the_dead_are_remembered_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that starts its workers anew every quarter of an hour has thousands a day."""
     monkeypatch.setattr("watchdog_train.supervisor.hands.tree.MOST_DEAD", 3)
     machine = Processes({10: 9})
-    tree = ProcessTree(machine, token="t", scope="s")  # type: ignore[arg-type]
-    tree.seed((Member(pid=10, start=1010, role="other", ppid=9),))
+    tree = tree_of(machine)
     for number, pid in enumerate(range(11, 16)):
         machine.rows[pid] = row(pid, 10)
         tree.look({}, now=2.0 * number)
         del machine.rows[pid]
         tree.look({}, now=2.0 * number + 1.0)
     assert {one.pid for one in tree.identities_ever()} == {10, 13, 14, 15}
-
-
-def cpu_row(
-    pid: int, ppid: int, cpu_s: float | None, reaped_s: float = 0.0, io: int = 0
-) -> ProcessRow:
-    return ProcessRow(
-        pid=pid,
-        start=pid + 1000,
-        ppid=ppid,
-        state="S",
-        cpu_s=cpu_s,
-        reaped_cpu_s=reaped_s,
-        io_bytes=io,
-        name="python",
-    )
 
 
 def look(accounts: Accounts, *rows: ProcessRow, gone: tuple[int, ...] = ()) -> float:
@@ -384,34 +367,34 @@ def look(accounts: Accounts, *rows: ProcessRow, gone: tuple[int, ...] = ()) -> f
 def test_a_process_that_ends_is_no_peak(late: bool) -> None:
     """Its time comes up in what its parent has reaped, now or in the next look, and counts once."""
     accounts = Accounts()
-    assert look(accounts, cpu_row(10, 9, 1.0), cpu_row(11, 10, 500.0, io=70)) == 501.0
-    first = cpu_row(10, 9, 1.0, 0.0 if late else 500.4)
+    assert look(accounts, row(10, 9, 1.0), row(11, 10, 500.0, io=70)) == 501.0
+    first = row(10, 9, 1.0, 0.0 if late else 500.4)
     assert look(accounts, first, gone=(11,)) == pytest.approx(501.0 if late else 501.4)
-    assert look(accounts, cpu_row(10, 9, 1.0, 500.4)) == pytest.approx(501.4)
+    assert look(accounts, row(10, 9, 1.0, 500.4)) == pytest.approx(501.4)
     assert accounts.io_bytes == 70
 
 
 def test_what_nobody_saw_counts_when_it_is_reaped() -> None:
     """Children that lived between two looks: their work is life, whoever ended long before."""
     accounts = Accounts()
-    look(accounts, cpu_row(10, 9, 1.0), cpu_row(11, 10, 500.0))
+    look(accounts, row(10, 9, 1.0), row(11, 10, 500.0))
     # It was not waited for: this parent ignores SIGCHLD, and the kernel adds nothing.
     for _ in range(3):
-        before = look(accounts, cpu_row(10, 9, 1.0), gone=(11,))
-    assert look(accounts, cpu_row(10, 9, 1.0, 7.0)) == before + 7.0
+        before = look(accounts, row(10, 9, 1.0), gone=(11,))
+    assert look(accounts, row(10, 9, 1.0, 7.0)) == before + 7.0
 
 
 def test_a_chain_of_ends_counts_once() -> None:
     """Launcher, rank and worker end one after the other."""
     accounts = Accounts()
-    look(accounts, cpu_row(10, 9, 1.0), cpu_row(11, 10, 20.0), cpu_row(12, 11, 300.0))
-    assert look(accounts, cpu_row(10, 9, 1.0), cpu_row(11, 10, 20.0, 300.0), gone=(12,)) == 321.0
-    assert look(accounts, cpu_row(10, 9, 1.0, 320.0), gone=(11,)) == 321.0
+    look(accounts, row(10, 9, 1.0), row(11, 10, 20.0), row(12, 11, 300.0))
+    assert look(accounts, row(10, 9, 1.0), row(11, 10, 20.0, 300.0), gone=(12,)) == 321.0
+    assert look(accounts, row(10, 9, 1.0, 320.0), gone=(11,)) == 321.0
 
 
 def test_unknown_stays_unknown() -> None:
     """A total with a hole in it is none; bytes may be missing of who was never seen before."""
     accounts = Accounts()
-    look(accounts, cpu_row(10, 9, None))
+    look(accounts, row(10, 9, None))
     assert not accounts.cpu_known
     assert accounts.io_known

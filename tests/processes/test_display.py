@@ -45,65 +45,69 @@ def pipes() -> Iterator[list[int]]:
             continue
 
 
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "output.log"
+
+
+@pytest.fixture
+def display(log: Path, pipes: list[int]) -> Iterator[Display]:
+    """Shows on the pipes what is written into the log."""
+    shown = Display(pipes[1], pipes[3])
+    shown.follow({"output": log})
+    yield shown
+    shown.close()
+
+
+def rotate(log: Path, display: Display, count: int, size: int) -> None:
+    """Write so many files one after the other, of which only the newest two are kept."""
+    for number in range(count):
+        if log.exists():
+            log.replace(f"{log}.1")
+        log.write_bytes(b"%d" % number * size)
+        display.pump()
+
+
 def soon() -> float:
     return time.monotonic() + 10
 
 
-def test_follows_a_file_across_its_rotation(tmp_path: Path, pipes: list[int]) -> None:
+def test_follows_a_file_across_its_rotation(
+    tmp_path: Path, pipes: list[int], log: Path, display: Display
+) -> None:
     """Bytes before, during and after a rotation all arrive, once and in order."""
-    log = tmp_path / "output.log"
-    display = Display(pipes[1], pipes[3])
     out = Reader(pipes[0])
-    display.follow({"output": log})
     assert display.pump() is False
     log.write_bytes(b"one ")
     assert display.pump() is True
     with log.open("ab") as file:
         file.write(b"two ")
-    log.rename(tmp_path / "output.log.1")
+    log.rename(f"{log}.1")
     log.write_bytes(b"three ")
     assert display.drain(soon())
     with log.open("ab") as file:
         file.write(b"four")
     assert display.drain(soon())
     wait_until(lambda: out.text == b"one two three four", 5, f"all of it, not {out.text!r}")
-    display.close()
 
 
 def test_a_slow_reader_gets_every_file_that_was_rotated_away(
-    tmp_path: Path, pipes: list[int]
+    tmp_path: Path, pipes: list[int], log: Path, display: Display
 ) -> None:
     """Three rotations behind, nothing is lost; further behind, the loss is counted and said."""
-    log = tmp_path / "output.log"
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
     piece = QUEUE_BYTES * 2
-
-    def rotate(number: int) -> None:
-        if log.exists():
-            log.replace(tmp_path / "output.log.1")
-        log.write_bytes(b"%d" % number * piece)
-        display.pump()
-
-    for number in range(4):
-        rotate(number)
+    rotate(log, display, 4, piece)
     out = Reader(pipes[0])
     assert display.drain(soon())
     wait_until(lambda: len(out.text) == 4 * piece, 10, "everything has arrived")
     assert out.text == b"".join(b"%d" % number * piece for number in range(4))
-    display.close()
 
 
-def test_what_cannot_be_shown_is_said(tmp_path: Path, pipes: list[int]) -> None:
+def test_what_cannot_be_shown_is_said(
+    tmp_path: Path, pipes: list[int], log: Path, display: Display
+) -> None:
     """A reader that takes nothing holds four files at most, however many there were."""
-    log = tmp_path / "output.log"
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
-    for number in range(7):
-        if log.exists():
-            log.replace(tmp_path / "output.log.1")
-        log.write_bytes(b"%d" % number * 1_000_000)
-        display.pump()
+    rotate(log, display, 7, 1_000_000)
     held = [name for name in os.listdir("/proc/self/fd") if str(log) in _target(name)]
     assert len(held) == 4
     said = wait_until(lambda: os.read(pipes[2], 1000), 5, "the loss is said").decode()
@@ -111,7 +115,6 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, pipes: list[int]) -> None:
     out = Reader(pipes[0])
     assert display.drain(soon())
     wait_until(lambda: out.text.endswith(b"6" * 1_000_000), 10, "the newest has arrived")
-    display.close()
 
 
 def test_readers_of_earlier_attempts_get_all_of_them(tmp_path: Path, pipes: list[int]) -> None:
@@ -170,14 +173,11 @@ def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
 
 
 def test_last_wait_is_as_long_as_somebody_reads(
-    tmp_path: Path, pipes: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipes: list[int], log: Path, display: Display
 ) -> None:
     """A reader that takes nothing is given up, and that is said."""
     monkeypatch.setattr(display_module, "STILL_S", 0.8)
-    log = tmp_path / "output.log"
     log.write_bytes(b"x" * 4 * QUEUE_BYTES)
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
     began = time.monotonic()
     display.deliver(tmp_path)
     assert 0.8 <= time.monotonic() - began < 10
@@ -244,16 +244,13 @@ def test_our_lines_never_continue_a_line_of_the_training(tmp_path: Path, pipes: 
     display.close()
 
 
-def test_stuck_reader_never_blocks_us(tmp_path: Path, pipes: list[int]) -> None:
+def test_stuck_reader_never_blocks_us(pipes: list[int], log: Path, display: Display) -> None:
     """A reader that takes nothing costs no time and bounded memory; nothing is lost when it does.
 
     The file is the buffer.
     """
     size = 20 * QUEUE_BYTES
-    log = tmp_path / "output.log"
     log.write_bytes(bytes(range(256)) * (size // 256))
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
     began = time.monotonic()
     while display.pump():
         pass
@@ -265,15 +262,11 @@ def test_stuck_reader_never_blocks_us(tmp_path: Path, pipes: list[int]) -> None:
     assert display.drain(soon())
     wait_until(lambda: len(out.text) == size, 10, "everything has arrived")
     assert out.text == log.read_bytes()
-    display.close()
 
 
-def test_gone_reader_ends_the_display_only(tmp_path: Path, pipes: list[int]) -> None:
+def test_gone_reader_ends_the_display_only(pipes: list[int], log: Path, display: Display) -> None:
     """`wtrain run ... | head`: after EPIPE nothing more is shown there, and nothing fails."""
-    log = tmp_path / "output.log"
     log.write_bytes(b"text")
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
     os.close(pipes[0])
     assert display.drain(soon())
     log.write_bytes(b"text and more")
@@ -282,7 +275,6 @@ def test_gone_reader_ends_the_display_only(tmp_path: Path, pipes: list[int]) -> 
     display.say("wtrain: goes on")
     assert display.drain(soon())
     assert os.read(pipes[2], 100) == b"wtrain: goes on\n"
-    display.close()
 
 
 def test_full_disk_under_the_output_is_said(tmp_path: Path, pipes: list[int]) -> None:
@@ -330,28 +322,22 @@ def test_hang_up_signal_leaves_the_terminal(tmp_path: Path) -> None:
     display.close()
 
 
-def test_shared_terminal_keeps_its_settings(tmp_path: Path, pipes: list[int]) -> None:
+def test_shared_terminal_keeps_its_settings(pipes: list[int], log: Path, display: Display) -> None:
     """Our descriptors stay blocking: the shell and the training share them."""
-    log = tmp_path / "output.log"
     log.write_bytes(b"text")
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
     assert display.drain(soon())
     assert os.get_blocking(pipes[1])
     assert os.get_blocking(pipes[3])
-    display.close()
 
 
-def test_descriptor_that_somebody_made_nonblocking(tmp_path: Path, pipes: list[int]) -> None:
+def test_descriptor_that_somebody_made_nonblocking(
+    pipes: list[int], log: Path, display: Display
+) -> None:
     """A full pipe that refuses instead of blocking loses nothing."""
     size = 300_000
     os.set_blocking(pipes[1], False)
-    log = tmp_path / "output.log"
     log.write_bytes(b"x" * size)
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log})
     assert display.drain(time.monotonic() + 0.1) is False
     out = Reader(pipes[0])
     assert display.drain(soon())
     wait_until(lambda: len(out.text) == size, 5, "everything has arrived")
-    display.close()

@@ -122,7 +122,10 @@ def end(world: World, address: str | None, task: int = 0) -> Any:
 
 
 def start(world: World, address: str | None, agents: int) -> list[Any]:
-    return [end(world, address, task) for task in range(agents + 1)]
+    """A leader and its agents, which it has heard."""
+    ends = [end(world, address, task) for task in range(agents + 1)]
+    world.until(lambda: all(each.was_welcome for each in ends[1:]), "linked")
+    return ends
 
 
 def connection(leader: Any, name: str) -> tuple[Any, bytes]:
@@ -138,7 +141,6 @@ def silent_s(world: World, leader: Any) -> dict[str, float]:
 def test_messages_go_both_ways_whole_and_in_order(world: World, address: str | None) -> None:
     """Small ones and the largest, from two agents at once; each knows who sent what."""
     leader, first, second = start(world, address, 2)
-    world.until(lambda: first.was_welcome and second.was_welcome, "linked")
     assert not first.send("nobody", b"x"), "unknown"
     assert not first.send(LEADER, bytes(MESSAGE_CAP_BYTES + 1)), "too long"
     sent = [bytes([n]) * size for n, size in enumerate((0, 1, 5000, MESSAGE_CAP_BYTES, 7))]
@@ -159,7 +161,6 @@ def test_messages_go_both_ways_whole_and_in_order(world: World, address: str | N
 def test_nobody_waits_for_an_end_that_does_not_read(world: World, address: str | None) -> None:
     """What does not fit is refused, at once, and memory stays bounded; later all goes on."""
     leader, agent = start(world, address, 1)
-    world.until(lambda: agent.was_welcome, "linked")
     world.ends.remove(leader)  # it makes no turn
     slowest = sent = 0
     for _ in range(400):
@@ -178,7 +179,6 @@ def test_nobody_waits_for_an_end_that_does_not_read(world: World, address: str |
 
 def test_it_waits_on_one_descriptor(world: World, address: str | None) -> None:
     leader, agent = start(world, address, 1)
-    world.until(lambda: agent.was_welcome, "linked")
     world.until(lambda: not select.select([leader.fileno()], [], [], 0.2)[0], "nothing to do")
     agent.send(LEADER, b"x")
     assert select.select([leader.fileno()], [], [], WAIT_S)[0]
@@ -220,7 +220,6 @@ def test_a_name_lives_once_and_is_free_after_its_death(
 def test_a_name_is_free_once_its_holder_is_silent_for_long(world: World, tcp: str) -> None:
     """A machine that is gone closes nothing."""
     leader, first = start(world, tcp, 1)
-    world.until(lambda: first.was_welcome, "linked")
     (helper,) = set(world.pids()) - {leader_helper(world)}
     os.kill(helper, signal.SIGSTOP)
     try:
@@ -264,7 +263,6 @@ def test_versions_and_jobs_must_be_the_same(world: World) -> None:
 def test_a_leader_that_was_killed_is_replaced(world: World, address: str | None) -> None:
     """Its socket's file stays behind; agents come to the next one by themselves."""
     first, agent = start(world, address, 1)
-    world.until(lambda: agent.was_welcome, "linked")
     if address is None:  # as the kernel does at its death
         os.close(first._source.lock)
         first._source.socket.close()
@@ -287,7 +285,6 @@ def test_a_leader_that_was_killed_is_replaced(world: World, address: str | None)
 def test_the_process_between_machines_may_die(world: World, tcp: str, whose: int) -> None:
     """libzmq may abort: both ends live on, and meet again."""
     leader, agent = start(world, tcp, 1)
-    world.until(lambda: agent.was_welcome, "linked")
     before, linked = world.pids()[whose], connection(leader, "task1")
     os.kill(before, signal.SIGABRT)
 
@@ -302,7 +299,6 @@ def test_the_process_between_machines_may_die(world: World, tcp: str, whose: int
 def test_last_words_arrive(world: World, address: str | None) -> None:
     """What was queued when an end closes is sent still; no process is left."""
     leader, agent = start(world, address, 1)
-    world.until(lambda: agent.was_welcome, "linked")
     assert leader.send("task1", b"verdict" * 10_000)
     world.ends.remove(leader)
     closing = threading.Thread(target=leader.close)
@@ -525,7 +521,6 @@ def _come_as_nobody(folder: Path) -> None:
 
 def test_garbage_over_a_socket_of_this_machine_ends_only_itself(world: World) -> None:
     leader, agent = start(world, None, 1)
-    world.until(lambda: agent.was_welcome, "linked")
     links = [dial(world.job) for _ in range(6)]
     with contextlib.ExitStack() as opened:
         for link in links:
@@ -611,7 +606,6 @@ def test_a_flood_without_the_key_changes_nothing(world: World, tcp: str) -> None
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 3000:
         pytest.skip("too few descriptors for a flood")
     leader, first, second = start(world, tcp, 2)
-    world.until(lambda: first.was_welcome and second.was_welcome, "linked")
     linked = {name: connection(leader, name) for name in ("task1", "task2")}
     helper = psutil.Process(leader_helper(world))
     resource.prlimit(helper.pid, resource.RLIMIT_NOFILE, (1024, 1024))

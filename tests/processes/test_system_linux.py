@@ -237,12 +237,6 @@ def test_facts_about_a_process(system: ProcessSystem, start: Started, tmp_path: 
     assert system.environment(process.pid, ["WTRAIN_TOKEN"]) is None
 
 
-def test_clock_is_the_machines(system: ProcessSystem) -> None:
-    """The clock is CLOCK_MONOTONIC, the one that the client writes into its slot."""
-    before = time.clock_gettime(time.CLOCK_MONOTONIC)
-    assert before <= system.monotonic() <= time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
 def test_unknown_is_said(start: Started) -> None:
     """What psutil cannot tell is None, never False or zero."""
     portable = PortableSystem()
@@ -372,14 +366,10 @@ def test_prompt_on_a_terminal_waits_for_input(
         os.close(master)
 
 
-def test_reading_a_pipe_as_input_waits_for_input(linux: LinuxSystem, start: Started) -> None:
-    """A read of descriptor 0 is a wait for input when that is a pipe, too."""
-    process = start("cat", stdin=subprocess.PIPE)
-    wait_until(lambda: linux.waits_for_input(process.pid) is True, 5, "cat reads")
-
-
-def test_other_sleeps_do_not_wait_for_input(linux: LinuxSystem, start: Started) -> None:
-    """A sleep, a busy loop and a read of another descriptor are no prompts."""
+def test_only_a_read_of_descriptor_0_waits_for_input(linux: LinuxSystem, start: Started) -> None:
+    """Also of a pipe; a sleep, a busy loop and a read of another descriptor are no prompts."""
+    reads = start("cat", stdin=subprocess.PIPE)
+    wait_until(lambda: linux.waits_for_input(reads.pid) is True, 5, "cat reads")
     asleep = start("sleep", "60")
     busy = start(PYTHON, "-c", "while True: pass")
     other = start(PYTHON, "-c", "import os; r, w = os.pipe(); os.read(r, 1)", stdin=None)
@@ -510,11 +500,6 @@ def test_what_a_rank_asks_its_own_store_is_no_sign_of_life(
     assert LinuxSystem().tcp_bytes([rank.pid], [rank.pid]) == 0
 
 
-def test_tcp_bytes_of_nobody_is_zero(linux: LinuxSystem, start: Started) -> None:
-    """A process without sockets has moved nothing: known, not unknown."""
-    assert linux.tcp_bytes([start("sleep", "60").pid]) == 0
-
-
 def test_shared_memory_is_listed_without_ours(linux: LinuxSystem) -> None:
     """Segments are listed and removed; what begins with wtrain- is neither."""
     foreign, ours = Path("/dev/shm/torch_test_segment"), Path("/dev/shm/wtrain-test-segment")
@@ -548,21 +533,15 @@ def test_slot_directory_is_private_by_name(
     assert linux.slot_directory("run-1") == tmp_path / name
 
 
-def test_this_disk_is_local(linux: LinuxSystem, tmp_path: Path) -> None:
-    """A path that does not exist yet is judged by the mount that would hold it."""
+def test_facts_of_the_machine(linux: LinuxSystem, start: Started, tmp_path: Path) -> None:
+    """The kernel's boot, clocks and mounts; a process without sockets has moved nothing."""
+    assert linux.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    for system in (linux, PortableSystem()):  # the clock that the client writes into its slot
+        before = time.clock_gettime(time.CLOCK_MONOTONIC)
+        assert before <= system.monotonic() <= time.clock_gettime(time.CLOCK_MONOTONIC)
+    assert abs(linux.suspended_s() - linux.suspended_s()) < 0.01
     assert linux.on_network_file_system(tmp_path / "not" / "yet") is False
-
-
-def test_suspended_time_is_small_and_steady(linux: LinuxSystem) -> None:
-    """Two looks without a suspend between them agree."""
-    first, second = linux.suspended_s(), linux.suspended_s()
-    assert abs(second - first) < 0.01
-
-
-def test_boot_id_is_the_kernels(linux: LinuxSystem) -> None:
-    """The same for every process of this boot."""
-    text = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert linux.boot_id() == text
+    assert linux.tcp_bytes([start("sleep", "60").pid]) == 0
 
 
 def test_who_cannot_be_read_is_not_gone(system: ProcessSystem) -> None:

@@ -22,6 +22,7 @@ MOST_OPTIONS = 4
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(=[a-z]{1,20}| \{checkpoint\})?")
 """What may be shown as a part of a command."""
 MOST_HOOKS = 32
+_STATUSES: tuple[Literal["skipped", "failed"], ...] = ("skipped", "failed")
 
 
 class SideFiles:
@@ -81,7 +82,7 @@ class SideFiles:
         found: list[HookReport] = []
         for member, note in self._known.values():
             for hook, said in note.hooks.items():
-                status = _status(said)
+                status = next((one for one in _STATUSES if said.startswith(one)), None)
                 if status is not None and len(found) < MOST_HOOKS:
                     why = said.partition(": ")[2][:WHY_CAP] or said[:WHY_CAP]
                     found.append(
@@ -147,9 +148,3 @@ class SideFiles:
             for remedy, said in note.settings.items()
             if remedy in wanted
         )
-
-
-def _status(said: str) -> Literal["skipped", "failed"] | None:
-    if said.startswith("skipped"):
-        return "skipped"
-    return "failed" if said.startswith("failed") else None

@@ -123,7 +123,8 @@ class Supervisor:
     def run(self) -> None:
         """The loop, until the run is finished."""
         while not self.state.finished:
-            self._take_signals()
+            for number in self._context.signals.take():
+                self._on_signal(signals.Signals(number))
             self._take_requests()
             observation = self._observer.observe(self.state)
             self._tell_vitals(observation)
@@ -234,10 +235,6 @@ class Supervisor:
                 return
             if link.gather():
                 until = max(until, min(now + MOST_HEAR_S, clock() + 2 * HEAR_EVERY_S))
-
-    def _take_signals(self) -> None:
-        for number in self._context.signals.take():
-            self._on_signal(signals.Signals(number))
 
     def _on_signal(self, number: signals.Signals) -> None:
         context = self._context

@@ -45,11 +45,7 @@ class Assessor:
         self._context = context
         self._part_of_more = is_part_of_more(context.environment)
         self._resources = ResourceMeter()
-        self.track = tracks.new_track(now)
-        self.pace = paces.Pace()
-        self.standing = stragglers.Standing()
-        self.outlook = outlooks.Outlook()
-        self.verdict = Verdict(kind="alive")
+        self.begin(State(), now)
         self.signs = Signs()
         self.busy_at = now
         """When the processes were last seen to work."""

@@ -43,7 +43,7 @@ CHILD_S = 15.0
 LAST_S = 16.0
 """At the end of a run, for a message on its way and for the last one: the exit code waits."""
 END_LOOK_S = 0.02
-OURS = ("WTRAIN_NOTIFY", "WTRAIN_PING", "WTRAIN_ON", "WTRAIN_JOB_KEY")
+OURS = ("WTRAIN_NOTIFY", "WTRAIN_ON", "WTRAIN_JOB_KEY")
 """Variables with secrets of ours that no command needs."""
 Item = TypeVar("Item")
 

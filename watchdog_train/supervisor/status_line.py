@@ -12,7 +12,6 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from watchdog_train.core.actions import Observation
@@ -21,7 +20,7 @@ from watchdog_train.core.notices.poll_events import run_progress
 from watchdog_train.core.policy import Output
 from watchdog_train.report.summary import PREFIX, progress_line, status_line
 from watchdog_train.report.words import cut
-from watchdog_train.supervisor.terminal import Outlet, in_foreground
+from watchdog_train.supervisor.terminal import Outlet, in_foreground, window_size
 
 if TYPE_CHECKING:
     from watchdog_train.supervisor.display import Display
@@ -105,10 +104,10 @@ class StatusLine:
         calm = self.screen.is_calm(now) and now - said_at >= CALM_S
         if not calm or not outlet.at_line_start or not outlet.is_empty():
             return
-        columns = _columns(outlet.fd) if in_foreground(outlet.fd) else None
-        if columns is None or columns < LEAST_COLUMNS:
+        size = window_size(outlet.fd) if in_foreground(outlet.fd) else None
+        if size is None or size[1] < LEAST_COLUMNS:
             return
-        line = cut(text, columns - 1)
+        line = cut(text, size[1] - 1)
         if line == self._shown or now - self._drawn_at < AGAIN_S:
             return
         # A colour that the training has set must be the same after us.
@@ -160,12 +159,6 @@ def can_be_drawn(environ: Mapping[str, str], *, stdout_fd: int, stderr_fd: int) 
         return False
     elsewhere = stat.S_ISREG(stdout.st_mode) or os.path.samestat(stdout, os.stat(os.devnull))
     return elsewhere or os.path.samestat(stdout, stderr)
-
-
-def _columns(fd: int) -> int | None:
-    with suppress(OSError):
-        return os.get_terminal_size(fd).columns
-    return None
 
 
 LINE_EVERY_S = 0.5
