@@ -76,9 +76,7 @@ def stack_lines(bundle: Bundle) -> tuple[str, ...]:
     from watchdog_train.report.evidence_text import group_text
 
     text = group_text(groups(bundle.evidence, bundle.explanation), frames=FRAMES)
-    lines = text.split("\n")
-    while lines and not lines[-1]:
-        lines.pop()
+    lines = text.rstrip("\n").split("\n")
     shown = [_line(line) for line in lines[:STACK_LINES]]
     if len(lines) > STACK_LINES:
         more = len(lines) - STACK_LINES
@@ -102,8 +100,7 @@ def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptL
     Raises:
         OSError: the directory cannot be written; the caller says so and goes on.
     """
-    page = report_page(plain(events, script_lines))
-    return write_page(run_dir / REPORT_FILE, report_html(page))
+    return _write(run_dir, plain(events, script_lines))
 
 
 def write_whole(run_dir: Path) -> Path:
@@ -117,17 +114,13 @@ def write_whole(run_dir: Path) -> Path:
 
     run = RunDirectory(run_dir)
     events = read_events(run.events, strict=False, spill_dir=run.spill_dir).events
-    return write_page(run_dir / REPORT_FILE, report_html(report_page(gather(run, events))))
+    return _write(run_dir, gather(run, events))
 
 
-def write_page(target: Path, text: str) -> Path:
-    """Replace a file as a whole, readable by its owner alone.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    replace_whole(target, text.encode("utf-8", errors="replace"))
-    return target
+def _write(run_dir: Path, document: Document) -> Path:
+    text = report_html(report_page(document))
+    replace_whole(run_dir / REPORT_FILE, text.encode("utf-8", "replace"))
+    return run_dir / REPORT_FILE
 
 
 def main(argv: list[str]) -> int:

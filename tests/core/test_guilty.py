@@ -138,7 +138,7 @@ def test_a_machine_that_is_lost() -> None:
     (line,) = [one for one in closing_lines(last, {}) if "fault" in one]
     assert line.endswith("n1: node1 (n1) was not heard for 1 min 1 s")
     (named,) = status_object(Document(state=last))["guilty_nodes"]
-    assert named == {"host": "n1", "why": Why("machine-lost", who="node1 (n1)", seconds=61.0)}
+    assert named == GuiltyNode(host="n1", why=Why("machine-lost", who="node1 (n1)", seconds=61.0))
 
 
 def test_a_machine_that_has_not_come_is_waited_for_and_has_no_name() -> None:

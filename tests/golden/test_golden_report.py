@@ -15,8 +15,9 @@ import pytest
 from watchdog_train.core.events import AnyEvent, AttemptLaunched, decode
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
+from watchdog_train.core.model import SaveRecord
 from watchdog_train.core.policy import Policy
-from watchdog_train.report.document import Document, Live, NewestCheckpoint
+from watchdog_train.report.document import Document, Live
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.report_text import report_page
 from watchdog_train.report.run_json import report_object, short_object, status_object
@@ -71,11 +72,8 @@ def measured(state: State) -> Live:
         ),
         progress=state.progress,
         can_save=True,
-        checkpoint=NewestCheckpoint(
-            path="/home/mia/sft/out/checkpoint-600",
-            format="hf",
-            step=600,
-            saved_at=live.at - 42.0,
+        save=SaveRecord(
+            path="/home/mia/sft/out/checkpoint-600", format="hf", step=600, t=live.at - 42.0
         ),
     )
 
@@ -192,7 +190,7 @@ def test_measured_progress_wins_over_the_log() -> None:
     assert "saved 42 s ago, not checked yet" in text
     assert "as recorded" not in text
     found = status_object(document)
-    assert found["ranks"][0]["beat_age_s"] == 0.4
+    assert found["ranks"][0].beat_age_s == 0.4
     assert found["checkpoint"] == {
         "path": "/home/mia/sft/out/checkpoint-600", "format": "hf", "step": 600, "age_s": 42.0
     }  # fmt: skip
@@ -203,8 +201,8 @@ def test_what_is_not_measured_is_unknown() -> None:
     """From the log alone no beat age, no process state and no life of a supervisor is claimed."""
     state = replay(events_of("supervisor_died"))
     found = status_object(Document(state=state))
-    assert [rank["beat_age_s"] for rank in found["ranks"]] == [None, None]
-    assert [rank["state"] for rank in found["ranks"]] == [None, None]
+    assert [rank.beat_age_s for rank in found["ranks"]] == [None, None]
+    assert [rank.state for rank in found["ranks"]] == [None, None]
     assert found["supervisor"] == {"pid": 4201, "alive": None, "blind_s": None}
     assert found["progress"]["total_steps"] is None
 

@@ -210,7 +210,7 @@ class Checks:
             r"collective-mismatch \(proven\)",
             r"restarted .* as attempt 4",
             r"running again at step",
-            r"adopted by pid",
+            r"adopted: pid",
             r"stalled at step",
             r"restarted .* as attempt 5",
             r"running again at step",

@@ -31,7 +31,7 @@ from watchdog_train.core.model import (
 from watchdog_train.core.notices.vitals import blind_for_s
 from watchdog_train.errors import WtrainError
 from watchdog_train.evidence.redact import redact_argv
-from watchdog_train.report.document import Document, Live, NewestCheckpoint
+from watchdog_train.report.document import Document, Live
 from watchdog_train.report.facts import without_secrets
 from watchdog_train.store.control import vitals_in
 from watchdog_train.store.lock import is_held
@@ -112,7 +112,7 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Document:
         supervisor_alive=alive,
         here=here,
         is_copy=is_copy,
-        checkpoint=_checkpoint(run, state),
+        save=newest_save(run, state),
         log_tail=_log_tail(run, state, log_lines) if log_lines else (),
         problems=reading.problems,
     )
@@ -231,13 +231,6 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 def newest_save(run: RunDirectory, state: State) -> SaveRecord | None:
     """The newest that a hook noted, wherever it was renamed to."""
     return newest_noted_save(run, state, Following().now)
-
-
-def _checkpoint(run: RunDirectory, state: State) -> NewestCheckpoint | None:
-    save = newest_save(run, state)
-    if save is None:
-        return None
-    return NewestCheckpoint(path=save.path, format=save.format, step=save.step, saved_at=save.t)
 
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:

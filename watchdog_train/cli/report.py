@@ -31,9 +31,10 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     from watchdog_train.report.report_text import report_page
     from watchdog_train.report.run_json import report_object
     from watchdog_train.report.sections import report_html, report_text
-    from watchdog_train.reporting import gather, write_page
+    from watchdog_train.reporting import gather
     from watchdog_train.store.run_directory import resolve
     from watchdog_train.trusted_files import refuse_foreign_links
+    from watchdog_train.whole_files import replace_whole
 
     reading = read_run(resolve(run_ref, runs_dir))
     for problem in reading.problems:
@@ -57,7 +58,7 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
         return
     try:
         refuse_foreign_links(output)
-        write_page(output, text)
+        replace_whole(output, text.encode("utf-8", "replace"))
     except OSError as error:
         raise WtrainError(
             f"the report cannot be written: {error.strerror or error}",

@@ -17,26 +17,16 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.job.machines import hostname_of, machine_of
 from watchdog_train.core.model import (
+    CheckpointRef,
     Member,
     RankPlaces,
     RankStatus,
     RunProgress,
+    SaveRecord,
     Value,
     Why,
     workers_by_rank,
 )
-
-
-class NewestCheckpoint(Value):
-    """The newest known save."""
-
-    path: str
-    format: str
-    step: int | None
-    saved_at: float | None = None
-    """Unix seconds."""
-    checked: bool = False
-    """A scan found it valid; else a save hook only saw that it was finished."""
 
 
 class Live(Value):
@@ -62,7 +52,8 @@ class Live(Value):
     can_stop: bool | None = None
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
     """Of the recorded members that live, by pid."""
-    checkpoint: NewestCheckpoint | None = None
+    save: SaveRecord | None = None
+    """The newest that a save hook saw finished and that still exists."""
     log_tail: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """What could not be read, in words."""
@@ -130,13 +121,10 @@ class Document(Value, dict=True):
         return self.state.places, self.state.places_mono
 
     @property
-    def checkpoint(self) -> NewestCheckpoint | None:
+    def checkpoint(self) -> SaveRecord | CheckpointRef | None:
         """The newest known save, else the checkpoint of the plan."""
         attempt = self.state.attempt
-        used = attempt.plan.checkpoint if attempt is not None else None
-        if self.live.checkpoint is not None or used is None:
-            return self.live.checkpoint
-        return NewestCheckpoint(path=used.path, format=used.format, step=used.step, checked=True)
+        return self.live.save or (attempt.plan.checkpoint if attempt is not None else None)
 
     @property
     def can_save(self) -> bool:

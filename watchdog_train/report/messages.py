@@ -11,7 +11,7 @@ from watchdog_train.core.recovery.restart import QUICK_TRIES
 from watchdog_train.report import words
 from watchdog_train.report.explanation_text import because, crash_words, what_happened
 from watchdog_train.report.facts import newest_step, origin_words, run_again, step_words
-from watchdog_train.report.narrative import stall_words, warned_words
+from watchdog_train.report.narrative import stall_words, told
 from watchdog_train.report.summary import verdict_line
 from watchdog_train.report.why_text import why_text
 from watchdog_train.report.words import clean, clock_time, rough_duration
@@ -52,22 +52,21 @@ def news(event: e.AnyEvent, state: State) -> News | None:
             lines.append(f"to continue: {run_again(state)}")
         topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"
         return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
-    told = _told(event, state)
-    return News(topic=told[0], line=clean(f"{at} {told[1]}", LINE_CAP)) if told else None
+    found = _told(event, state)
+    return News(topic=found[0], line=clean(f"{at} {found[1]}", LINE_CAP)) if found else None
 
 
 def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
     match event:
         case e.StallDeclared():
-            told = stall_words(event, state)
-            return "stalled", f"stalled at {step_words(newest_step(state))}: {told}"
+            at = step_words(newest_step(state))
+            return "stalled", f"stalled at {at}: {stall_words(event, state)}"
         case e.StallExplained():
             return _cause(event, state)
         case e.StallRecovered():
-            return "stalled", "the stall is over, the training continues"
+            return "stalled", told(event, state)[0]
         case e.WouldHaveKilled():
-            show = f"wtrain show {event.stall_id}"
-            return "stalled", f"nothing is killed, the settings only report: {show}"
+            return "stalled", f"{told(event, state)[0]}; wtrain show {event.stall_id}"
         case e.AttemptLaunching(plan=plan) if plan.attempt > 1:
             names = [clean(use.id, 60) for use in plan.remedies]
             changed = f", with {words.listed(names)}" if names else ""
@@ -75,10 +74,8 @@ def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
         case e.FirstStep() if event.attempt > 1:
             left = _end(event, state)
             return "restarted", f"running again at {step_words(event.step)}{left}"
-        case e.Adopted():
-            return "notice", f"adopted by pid {event.pid}: {why_text(event.why)}"
-        case e.Warned():
-            return "notice", warned_words(event)
+        case e.Adopted() | e.Warned():
+            return "notice", told(event, state)[0]
         case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
             return None  # tried again at once, or reported before
         case e.Noticed(kind=kind) if kind in NOTICES or kind.startswith("checkpoint"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -42,8 +43,7 @@ def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
     """The same without the prefix."""
-    parts = (_silence, _evidence, _ending, _checkpoints, _attempts, _household)
-    lines = tuple(line for part in parts for line in part(event, state))
+    lines = tuple(_lines(event, state))
     if not isinstance(event, e.TreeEvent) or isinstance(event, e.MachineLost):
         return lines
     of_all = ""
@@ -66,26 +66,57 @@ def _has_come(event: e.TreeEvent, tree: Tree) -> bool:
             return tree.gone
 
 
-def _silence(event: e.AnyEvent, state: State) -> Iterator[str]:
-    """Idle, uneven or short of something; the status line shows what is waited for."""
-    match event:
-        case e.SuspicionEnded():
-            if (pause := pause_sentence(event)) is not None:
-                yield pause
-        case e.StallDeclared():
-            yield f"STALL {clean(event.stall_id, 40)}: {stall_words(event, state)}"
-        case e.StallRecovered():
-            yield f"stall {clean(event.stall_id, 40)} is over: {why_text(event.why)}"
-        case e.WouldHaveKilled():
-            known = any(stall.verdict == event.why for stall in state.stalls)
-            why = "" if known else f": {why_text(event.why)}"
-            yield f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}"
-        case e.Noticed():
-            yield f"notice: {why_text(event.why)}"
-        case e.Straggling():
-            yield f"straggler: {straggler_words(event.straggler)}"
-        case e.Warned():
-            yield warned_words(event)
+SENTENCES: dict[type[e.Event], str] = {
+    e.StallRecovered: "stall {stall_id} is over: {why}",
+    e.Noticed: "notice: {why}",
+    e.EvidenceMoved: "there is room again: evidence {stall_id} is in {dir}",
+    e.StopAsked: "{why}",
+    e.SurvivedKill: "still there after SIGKILL: pid {pids}: {why}",
+    e.SaveProven: "saved: {path} ({step}), valid",
+    e.CheckpointsShared: "checkpoints: {why}",
+    e.CheckpointNotKept: "no copy of {path} was kept, which is overwritten in place: {why}",
+    e.CheckpointRejected: "checkpoint passed over: {path}: {why}",
+    e.CheckpointChosen: "checkpoint chosen: {path} ({step}): {why}",
+    e.BackingOff: "waiting {delay_s} first",  # the plan follows at once, and says why
+    e.GpuMemoryHeld: "waiting for GPU memory: {why}",
+    e.GpuMemoryFree: "the GPU memory is free, after {waited_s}",
+    e.LaunchPostponed: "the start failed ({why}); trying again",
+    e.HookNotArmed: "notice: the hook of {hook} is not armed: {why}; weaker signals are used "
+    "instead",
+    e.RemedyTaken: "setting {remedy} is {took}: {why}",
+    e.MachineLost: "{why}: its state is unknown",
+    e.Adopted: "adopted: pid {pid} supervises in place of pid {previous_pid}: {why}",
+    e.Reopened: "the run continues: {why}",
+    e.SupervisorLeft: "the supervisor exits, the training continues: {why}",
+}
+"""Of events that one sentence with their fields tells."""
+
+
+FIELDS: dict[str, Callable[[Any], str]] = {
+    "why": why_text,
+    "step": step_words,
+    "delay_s": duration,
+    "waited_s": duration,
+    "took": lambda took: "in effect" if took else "NOT in effect",
+    "pids": lambda pids: words.listed([str(pid) for pid in pids]),
+}
+"""How a field of an event is shown; others are cleaned text."""
+
+
+def _lines(event: e.AnyEvent, state: State) -> Iterator[str]:
+    if (sentence := SENTENCES.get(type(event))) is not None:
+        shown = {}
+        for name in event.__struct_fields__:
+            value = getattr(event, name)
+            if name in ("path", "dir"):
+                shown[name] = words.short_path(value, state.cwd)
+            else:
+                shown[name] = FIELDS[name](value) if name in FIELDS else clean(str(value), 60)
+        yield sentence.format(**shown)
+        return
+    yield from _stalls(event, state)
+    yield from _ending(event, state)
+    yield from _attempts(event, state)
 
 
 def stall_words(event: e.StallDeclared, state: State) -> str:
@@ -105,7 +136,7 @@ def _answer_first(found: Explanation, age_s: float) -> tuple[str, ...]:
     return what_happened(found), *victim_sentences(found)[:1]
 
 
-def warned_words(event: e.Warned) -> str:
+def _warned(event: e.Warned) -> str:
     """What will go wrong, or that it will not any more."""
     if not event.over:
         return f"warning: {why_text(event.ahead.why)}"
@@ -117,41 +148,57 @@ def warned_words(event: e.Warned) -> str:
     }[event.ahead.kind]
 
 
-def _evidence(event: e.AnyEvent, state: State) -> Iterator[str]:
+def _stalls(event: e.AnyEvent, state: State) -> Iterator[str]:
+    """A silence, and its evidence; the status line shows what is waited for."""
     match event:
+        case e.SuspicionEnded():
+            if (pause := pause_sentence(event)) is not None:
+                yield pause
+        case e.StallDeclared():
+            yield f"STALL {clean(event.stall_id, 40)}: {stall_words(event, state)}"
+        case e.WouldHaveKilled():
+            known = any(stall.verdict == event.why for stall in state.stalls)
+            why = "" if known else f": {why_text(event.why)}"
+            yield f"stall {clean(event.stall_id, 40)} is reported only, nothing is killed{why}"
+        case e.Straggling():
+            yield f"straggler: {straggler_words(event.straggler)}"
+        case e.Warned():
+            yield _warned(event)
         case e.EvidenceCollecting() if not event.host:
-            what = {
-                "stall": "taking stacks of every process, before anything is killed",
-                "crash": "taking what the crash left behind",
-                "manual": "taking stacks of every process; nothing is killed",
-            }[event.why]
-            yield f"evidence {clean(event.stall_id, 40)}: {what}"
-        case e.EvidenceMoved():
-            where = words.short_path(event.dir, state.cwd)
-            yield f"there is room again: evidence {clean(event.stall_id, 40)} is in {where}"
+            yield f"evidence {clean(event.stall_id, 40)}: {TAKING[event.why]}"
         case e.EvidenceCollected():
-            where = words.short_path(event.dir, state.cwd)
-            of_another = (  # its machine ended later: it may only have lost its peer
-                event.why == "crash" and state.attempt and state.attempt.end.host != event.host
-            )
-            if event.crash is not None and not (of_another or _is_said(event, state)):
-                head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
-                yield f"{head}: {crash_words(event.crash)}"
-            if event.host and len(state.trees) > MAX_NAMED:
-                return
-            if event.why == "crash":
-                yield f"evidence on disk: {duration(event.seconds)}, {where}"
-            else:
-                number = f"{event.captured} of {words.count(len(event.processes), 'process')}"
-                yield f"evidence on disk: {number}, {duration(event.seconds)}, {where}"
-                for missing in event.missing[:MAX_NAMED]:
-                    yield f"  no stack of pid {missing.pid}: {clean(missing.why)}"
-                if (more := len(event.missing) - MAX_NAMED) > 0:
-                    yield f"  and {more} more without a stack"
-            if event.problem:
-                yield f"  evidence is incomplete: {clean(event.problem)}"
+            yield from _collected(event, state)
         case e.StallExplained():
             yield from _explained(event, state)
+
+
+TAKING = {
+    "stall": "taking stacks of every process, before anything is killed",
+    "crash": "taking what the crash left behind",
+    "manual": "taking stacks of every process; nothing is killed",
+}
+
+
+def _collected(event: e.EvidenceCollected, state: State) -> Iterator[str]:
+    of_another = (  # its machine ended later: it may only have lost its peer
+        event.why == "crash" and state.attempt and state.attempt.end.host != event.host
+    )
+    if event.crash is not None and not (of_another or _is_said(event, state)):
+        head = f"{CAPITALS[event.why]} {clean(event.stall_id, 40)}"
+        yield f"{head}: {crash_words(event.crash)}"
+    if event.host and len(state.trees) > MAX_NAMED:
+        return
+    number, missing = "", event.missing if event.why != "crash" else ()
+    if event.why != "crash":
+        number = f"{event.captured} of {words.count(len(event.processes), 'process')}, "
+    where = words.short_path(event.dir, state.cwd)
+    yield f"evidence on disk: {number}{duration(event.seconds)}, {where}"
+    for one in missing[:MAX_NAMED]:
+        yield f"  no stack of pid {one.pid}: {clean(one.why)}"
+    if len(missing) > MAX_NAMED:
+        yield f"  and {len(missing) - MAX_NAMED} more without a stack"
+    if event.problem:
+        yield f"  evidence is incomplete: {clean(event.problem)}"
 
 
 def _is_said(event: e.EvidenceCollected, state: State) -> bool:
@@ -180,35 +227,28 @@ def _explained(event: e.StallExplained, state: State) -> Sequence[str]:
     return (f"from the evidence of {kind}s {numbers}: {lines[0]}", *lines[1:])
 
 
-def _ending(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
+def _ending(event: e.AnyEvent, state: State) -> Iterator[str]:
     match event:
         case e.StopRequested():
-            how = (
-                "killing now"
-                if event.mode == "now"
-                else "with time to save; a second request kills"
-            )
+            soft = "with time to save; a second request kills"
+            how = "killing now" if event.mode == "now" else soft
             yield f"stop requested ({clean(event.by)}): {how}"
-        case e.StopAsked():
-            yield why_text(event.why)
         case e.SaveRequested():
             cannot = "this script cannot be asked to save"
             how = "asked training to save" if event.can_be_asked else cannot
             yield f"save requested ({clean(event.by)}): {how}"
-        case e.RequestAnswered() | e.RequestRefused():
-            yield _answer(event)
-        case e.SaveProven():
-            where = words.short_path(event.path, state.cwd)
-            yield f"saved: {where} ({step_words(event.step)}), valid"
+        case e.RequestAnswered():
+            what = "saves and stops" if event.request == "stop" else "saves"
+            yield f"the training has taken the request and {what} ({step_words(event.step)})"
+        case e.RequestRefused():
+            what = "save and stop" if event.request == "stop" else "save"
+            yield f"the ranks found no common step to {what}"
         case e.Signalling():
             yield from _signalling(event, state)
         case e.Signalled():
             for one in event.sent:
                 if one.result == "denied":
                     yield f"not allowed to signal pid {one.pid} ({clean(one.role, 40)})"
-        case e.SurvivedKill():
-            pids = words.listed([str(pid) for pid in event.pids])
-            yield f"still there after SIGKILL: pid {pids}: {why_text(event.why)}"
         case e.TreeGone():
             if state.attempt is None or state.attempt.code != 0:
                 yield "every process of this attempt is gone"
@@ -218,15 +258,6 @@ def _ending(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 
             if event.shared_memory_removed:
                 left = words.count(len(event.shared_memory_removed), "shared-memory segment")
                 yield f"removed {left} without an owner"
-
-
-def _answer(event: e.RequestAnswered | e.RequestRefused) -> str:
-    stops = event.request == "stop"
-    if isinstance(event, e.RequestRefused):
-        what = "save and stop" if stops else "save"
-        return f"the ranks found no common step to {what}"
-    what = "saves and stops" if stops else "saves"
-    return f"the training has taken the request and {what} ({step_words(event.step)})"
 
 
 def _signalling(event: e.Signalling, state: State) -> Iterator[str]:
@@ -248,14 +279,9 @@ def _signalling(event: e.Signalling, state: State) -> Iterator[str]:
     yield f"{verb} {who} ({signal_name(event.signal)}{named}): {because}"
 
 
-def _checkpoints(event: e.AnyEvent, state: State) -> Iterator[str]:
+def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912, PLR0915 - arms
+    """Checkpoints, plans, attempts; other machines, the log, messages and commands."""
     match event:
-        case e.CheckpointsShared():
-            yield f"checkpoints: {why_text(event.why)}"
-        case e.CheckpointNotKept():
-            what = words.short_path(event.path, state.cwd)
-            why = why_text(event.why)
-            yield f"no copy of {what} was kept, which is overwritten in place: {why}"
         case e.CheckpointRestored():
             what, copy = (words.short_path(each, state.cwd) for each in (event.path, event.copy))
             if event.problem is not None:
@@ -263,29 +289,10 @@ def _checkpoints(event: e.AnyEvent, state: State) -> Iterator[str]:
                 return
             aside = words.last_part(event.aside or "")
             yield f"{what} was torn: put its kept copy {copy} there; the torn file is {aside}"
-        case e.CheckpointRejected():
-            where = words.short_path(event.path, state.cwd)
-            yield f"checkpoint passed over: {where}: {why_text(event.why)}"
-        case e.CheckpointChosen():
-            where = words.short_path(event.path, state.cwd)
-            yield f"checkpoint chosen: {where} ({step_words(event.step)}): {why_text(event.why)}"
-
-
-def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912 - one arm each
-    match event:
         case e.PlanMade():
             yield from _plan(event.plan, state.attempt)
-        case e.BackingOff():
-            # The plan follows at once, and says why.
-            yield f"waiting {duration(event.delay_s)} first"
-        case e.GpuMemoryHeld():
-            yield f"waiting for GPU memory: {why_text(event.why)}"
-        case e.GpuMemoryFree():
-            yield f"the GPU memory is free, after {duration(event.waited_s)}"
         case e.AttemptLaunching() if event.plan.attempt > 1:
             yield f"attempt {event.plan.attempt} starts {origin_words(event.plan)}"
-        case e.LaunchPostponed():
-            yield f"the start failed ({why_text(event.why)}); trying again"
         case e.AttemptLaunched() if len(state.attempts) > 1:
             yield f"attempt {event.attempt or len(state.attempts)} runs, pid {event.pid}"
         case e.FirstStep():
@@ -295,25 +302,39 @@ def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR091
             yield f"{seen}, now at step {words.number(event.step)}{saves}"
             if event.resume is not None and len(state.attempts) == 1:
                 yield f"Resume: {why_text(event.resume)}"
-        case e.HookNotArmed():
-            what = f"the hook of {clean(event.hook, 60)} is not armed"
-            yield f"notice: {what}: {why_text(event.why)}; weaker signals are used instead"
         case e.RankEnded():
             yield f"notice: {how_it_ended(event.end)}; other ranks of its job are alive"
-        case e.RemedyTaken():
-            word = "in effect" if event.took else "NOT in effect"
-            yield f"setting {clean(event.remedy, 60)} is {word}: {why_text(event.why)}"
         case e.ResumeVerified():
-            first, result = step_words(event.first_step), event.verdict.replace("-", " ")
-            where = f"(first {first}, the checkpoint is at {step_words(event.expected_step)})"
+            first, expected = step_words(event.first_step), step_words(event.expected_step)
+            where = f"(first {first}, the checkpoint is at {expected})"
             where = f"at {first}" if event.verdict == "verified" else where
-            yield f"resume {result} {where}: {why_text(event.why)}"
+            yield f"resume {event.verdict.replace('-', ' ')} {where}: {why_text(event.why)}"
         case e.AttemptExited():
             attempt, tree = state.attempt, state.tree(event.host)
             if attempt is not None and tree is not None and tree.code != 0:
                 at = f" at {step_words(event.step)}" if event.step is not None else ""
-                how = exit_words(tree)
-                yield f"attempt {attempt.attempt} has ended{at}: {how}"
+                yield f"attempt {attempt.attempt} has ended{at}: {exit_words(tree)}"
+        case e.MachineSilent():
+            since = clock_time(event.since, now=event.t)
+            yield f"not heard since {since}: its state is unknown, and nothing is killed"
+        case e.MachineHeard() if event.silent_s:
+            yield f"heard again after {duration(event.silent_s)}"
+        case e.CommandsStarting(for_event=name) if name == BEFORE_RESTART:
+            yield "running your commands before the restart"
+        case e.CommandsRan():
+            for result in event.results:
+                if not result.ok:
+                    last = result.output.strip().splitlines()[-1:]
+                    said = f": {clean(last[0], 200)}" if last else ""
+                    what = f"command {result.number} for {clean(event.for_event, 60)}"
+                    yield f"{what} failed: {why_text(result.why or Why('unknown'))}{said}"
+        case e.Notified(sent=False):
+            why = why_text(event.why or Why("unknown"))
+            yield f"no message was sent to {clean(event.channel, 60)}: {why}"
+        case e.LogBehind():
+            where = f", kept in {clean(event.spill)}" if event.spill else ""
+            behind = duration(event.behind_s)
+            yield f"the event log is {behind} behind{where}: {why_text(event.why)}"
 
 
 def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
@@ -325,42 +346,3 @@ def _plan(plan: Plan, before: AttemptRecord | None) -> Iterator[str]:
             yield f"setting changed: {clean(use.word, 60)} ({use.kind}): {why_text(use.why)}"
     if dropped := sorted(known - {use.id for use in plan.remedies}):
         yield f"settings taken back: {words.listed([clean(name, 60) for name in dropped])}"
-
-
-def _household(event: e.AnyEvent, _state: State) -> Iterator[str]:
-    """Other machines, the supervisor, its log, messages and commands."""
-    match event:
-        case e.MachineSilent():
-            since = clock_time(event.since, now=event.t)
-            yield f"not heard since {since}: its state is unknown, and nothing is killed"
-        case e.MachineHeard() if event.silent_s:
-            yield f"heard again after {duration(event.silent_s)}"
-        case e.MachineLost():
-            yield f"{why_text(event.why)}: its state is unknown"
-        case e.CommandsStarting(for_event=name) if name == BEFORE_RESTART:
-            yield "running your commands before the restart"
-        case e.CommandsRan():
-            for result in event.results:
-                if not result.ok:
-                    yield _failure(event, result)
-        case e.Notified(sent=False):
-            why = why_text(event.why or Why("unknown"))
-            yield f"no message was sent to {clean(event.channel, 60)}: {why}"
-        case e.Adopted():
-            instead = f"in place of pid {event.previous_pid}"
-            yield f"adopted: pid {event.pid} supervises {instead}: {why_text(event.why)}"
-        case e.Reopened():
-            yield f"the run continues: {why_text(event.why)}"
-        case e.SupervisorLeft():
-            yield f"the supervisor exits, the training continues: {why_text(event.why)}"
-        case e.LogBehind():
-            where = f", kept in {clean(event.spill)}" if event.spill else ""
-            behind = duration(event.behind_s)
-            yield f"the event log is {behind} behind{where}: {why_text(event.why)}"
-
-
-def _failure(event: e.CommandsRan, result: e.CommandResult) -> str:
-    last = result.output.strip().splitlines()[-1:]
-    said = f": {clean(last[0], 200)}" if last else ""
-    what = f"command {result.number} for {clean(event.for_event, 60)}"
-    return f"{what} failed: {why_text(result.why or Why('unknown'))}{said}"

@@ -87,7 +87,6 @@ def report_page(document: Document) -> Page:
         _attempts(document),
         _time(document),
         *_stalls(document),
-        _startup(state),
         Section(
             title="Checkpoints",
             header=("attempt", "what", "checkpoint", "why"),
@@ -128,6 +127,8 @@ def _about(state: State) -> Section:
         # As a time of day: a page is read later than written.
         at = clock_time(state.updated_at + look.since_mono + limit_s - state.mono)
         rows.append(("a stall at", f"{at}, if the silence continues"))
+    if state.outcome != "succeeded":
+        rows += words.labelled("inside", place_sentences(state.places, state.places_mono))
     rows.append(("exit code", "" if state.exit_code is None else str(state.exit_code)))
     rows += [("the fault may lie with", text) for text in guilty_words(state)]
     rows += [("left running", text) for text in left_words(state)]
@@ -238,24 +239,6 @@ def _folds(stall: StallRecord, document: Document) -> Iterator[Fold]:
         if stall.places and attempt.attempt == stall.attempt:
             lines = place_lines(stall.places, stall.places_mono, attempt.launching_mono)
             yield Fold(title="Milestones of each rank", lines=lines[:MOST_PLACE_LINES])
-
-
-def _startup(state: State) -> Section:
-    """The startup timeline of the newest attempt: of the rank that came to its last place last."""
-    attempt = state.attempt
-    if attempt is None or not state.places:
-        return Section(title="Startup")
-    slowest = max(state.places, key=lambda one: max((m.begin for m in one.milestones), default=0.0))
-    lines = place_lines((slowest,), state.places_mono, attempt.launching_mono)
-    over = state.outcome == "succeeded"
-    inside = () if over else place_sentences(state.places, state.places_mono)
-    others = len(state.places) - 1
-    more = f" (and {words.count(others, 'other rank')})" if others else ""
-    return Section(
-        title=f"Startup of attempt {attempt.attempt}",
-        paragraphs=(*inside, f"Of {lines[0]}{more}:"),
-        code=lines[1:],
-    )
 
 
 def _checkpoints(record: AttemptRecord, told: Attempt, cwd: str) -> Iterator[tuple[str, ...]]:

@@ -1,10 +1,13 @@
-"""A run for programs: the objects of `status --json`, `ps --json` and `report --json`. Pure."""
+"""A run for programs: the objects of `status --json`, `ps --json` and `report --json`. Pure.
+
+They hold typed values, which `with_text` turns into built-in types.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import asdict
 
 from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import Why
@@ -21,6 +24,11 @@ SHORT_KEYS = (
     "supervisor", "command", "job", "progress", "waiting", "started_at", "updated_at",
 )  # fmt: skip
 """What `ps --json` keeps of a status."""
+STALL_KEYS = ("id", "at", "basis", "phase", "ranks", "dir", "explanation")
+ATTEMPT_KEYS = (
+    "attempt", "first_step", "last_step", "code", "signal", "how_known", "stall_id", "crash_id",
+    "crash", "resume", "plan",
+)  # fmt: skip
 
 
 def short_object(document: Document) -> dict[str, Any]:
@@ -34,7 +42,7 @@ def status_object(document: Document) -> dict[str, Any]:
     state, live = document.state, document.live
     attempt = state.attempt
     origin = attempt.launching_mono if attempt is not None else None
-    progress = msgspec.to_builtins(document.progress)
+    progress = asdict(document.progress)
     del progress["steps_s"]  # the pace is for people, who read it in words
     return {
         "schema_version": SCHEMA_VERSION,
@@ -54,22 +62,18 @@ def status_object(document: Document) -> dict[str, Any]:
         },
         "command": list(state.argv),
         "job": _job(state),
-        "guilty_nodes": [
-            {"host": one.host, "why": one.why} for one in (state.guilty if state.finished else ())
-        ],
+        "guilty_nodes": state.guilty if state.finished else (),
         "progress": progress,
-        "ranks": msgspec.to_builtins(document.ranks),
+        "ranks": document.ranks,
         "notices": _notices(state),
         "waiting": waiting_object(state, live.mono),
         "straggler": _straggler(state),
-        "left": msgspec.to_builtins(state.left),
+        "left": state.left,
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(document),
         "remedies": [use.id for use in attempt.plan.remedies] if attempt is not None else [],
         "milestones": places_object(*document.places, origin),
-        "hooks": [
-            {"hook": hook.hook, "status": hook.status, "why": hook.why} for hook in state.hooks
-        ],
+        "hooks": [{"hook": one.hook, "status": one.status, "why": one.why} for one in state.hooks],
         "can_be_asked_to_save": document.can_save,
         "started_at": state.started_at,
         "updated_at": live.at if document.measured else state.updated_at,
@@ -81,7 +85,7 @@ def _job(state: State) -> dict[str, Any] | None:
     task = state.task
     if task is None:
         return None
-    fields = msgspec.structs.asdict(task)
+    fields = asdict(task)
     return {"id": fields.pop("job"), **fields, "machines": machines_now(state)}
 
 
@@ -102,34 +106,25 @@ def _straggler(state: State) -> dict[str, Any] | None:
     lags = state.straggler
     if lags is None:
         return None
-    found: dict[str, Any] = msgspec.to_builtins(lags)
-    differs = [{**msgspec.to_builtins(one), "words": difference_words(one)} for one in lags.differs]
-    return {**found, "differs": differs, "why": straggler_words(lags)}
+    differs = [{**asdict(one), "words": difference_words(one)} for one in lags.differs]
+    return {**asdict(lags), "differs": differs, "why": straggler_words(lags)}
 
 
 def _last_stall(state: State) -> dict[str, Any] | None:
     stall = state.last_stall
     if stall is None:
         return None
-    return {
-        "id": stall.id,
-        "at": stall.at,
-        "basis": stall.basis,
-        "phase": stall.phase,
-        "ranks": list(stall.ranks),
-        "dir": stall.dir,
-        "explanation": msgspec.to_builtins(stall.explanation),
-        "sentences": sentences(stall.explanation) if stall.explanation is not None else (),
-    }
+    found = {name: getattr(stall, name) for name in STALL_KEYS}
+    known = stall.explanation
+    return {**found, "sentences": sentences(known) if known is not None else ()}
 
 
 def _checkpoint(document: Document) -> dict[str, Any] | None:
     found = document.checkpoint
     if found is None:
         return None
-    age_s = None
-    if found.saved_at is not None:
-        age_s = round(max(0.0, document.live.at - found.saved_at), 1)
+    save, at = document.live.save, document.live.at
+    age_s = None if save is None else round(max(0.0, at - save.t), 1)
     return {"path": found.path, "format": found.format, "step": found.step, "age_s": age_s}
 
 
@@ -150,7 +145,7 @@ def report_object(document: Document) -> dict[str, Any]:
             "steps_redone": time.steps_redone,
             "spent_s": {kind: round(spent, 3) for kind, spent in time.spent_s.items()},
         },
-        "stalls": msgspec.to_builtins(state.stalls),
+        "stalls": state.stalls,
         "notables": [{"t": t, "words": words} for t, words in notables(document)],
         "script_lines": permanent_lines(state, document.script_lines),
         "run_again": run_again(state),
@@ -159,19 +154,10 @@ def report_object(document: Document) -> dict[str, Any]:
 
 def _attempt(record: AttemptRecord, told: Attempt) -> dict[str, Any]:
     return {
-        "attempt": record.attempt,
+        **{name: getattr(record, name) for name in ATTEMPT_KEYS},
         "launched_at": told.launched_at,
         "ended_at": told.ended_at,
-        "first_step": record.first_step,
-        "last_step": record.last_step,
-        "code": record.code,
-        "signal": record.signal,
-        "how_known": record.how_known,
-        "stall_id": record.stall_id,
-        "crash_id": record.crash_id,
-        "crash": msgspec.to_builtins(record.crash),
         "what": crash_words(record.crash) if record.crash is not None else None,
-        "resume": record.resume,
         "killed": [
             {"role": role, "signal": signal, "processes": number}
             for (role, signal), number in told.killed.items()
@@ -180,5 +166,4 @@ def _attempt(record: AttemptRecord, told: Attempt) -> dict[str, Any]:
         "settings_said": [
             {"id": one.remedy, "took": one.took, "why": one.why} for one in told.settings.values()
         ],
-        "plan": msgspec.to_builtins(record.plan),
     }

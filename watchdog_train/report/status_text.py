@@ -342,12 +342,10 @@ def _checkpoint_line(document: Document) -> str:
     parts = [words.last_part(found.path)]
     if found.step is not None and str(found.step) not in parts[0]:
         parts.append(f"step {words.number(found.step)}")
-    if found.saved_at is not None:
-        parts.append(f"saved {duration(live.at - found.saved_at)} ago")
-    if live.checkpoint is None and state.attempt is not None:
+    if live.save is not None:
+        parts.append(f"saved {duration(live.at - live.save.t)} ago, not checked yet")
+    elif state.attempt is not None:
         parts.append(f"which attempt {state.attempt.attempt} started from")
-    elif not found.checked:
-        parts.append("not checked yet")
     return ", ".join(parts)
 
 
