@@ -95,63 +95,90 @@ def _exit(t: float, step: int) -> e.AttemptExited:
     return e.AttemptExited(t=t, code=None, signal=9, how_known="keeper", step=step)
 
 
-def test_steps_done_twice_are_not_productive() -> None:
-    """100 steps, of which the last 40 are done again, a stall, a restart, then 100 more."""
-    stall = e.StallDeclared(
-        t=150.0, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=said("")
+def _stalled(t: float) -> e.StallDeclared:
+    """After 40 s without progress."""
+    return e.StallDeclared(
+        t=t, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=said("")
     )
-    line = time_line(
-        [*_attempt(1, 0.0, 1, 101), stall, _exit(155.0, 101), *_attempt(2, 160.0, 62, 101)]
-    )
-    assert line.spent_s["kept"] == pytest.approx(60 + 100)
-    assert line.spent_s["redone"] == pytest.approx(40)
-    assert line.spent_s["silence"] == pytest.approx(40)
-    assert line.spent_s["startup"] == pytest.approx(20)
-    assert line.steps_redone == 40
-    assert line.goodput == pytest.approx(160 / 270)
-    assert sum(line.spent_s.values()) == pytest.approx(line.wall_s)
 
 
-def test_silence_that_was_only_reported_is_no_productive_time() -> None:
-    """Observing kills nothing: the silence lasts until the next step, or to the end."""
-    stall = e.StallDeclared(
-        t=60.0, stall_id="0001", basis="quiet", phase="train", ranks=(0,), age_s=40.0, why=said("")
-    )
-    reported = e.WouldHaveKilled(t=61.0, stall_id="0001", why=said(""))
-    begun = [*_attempt(1, 0.0, 1, 11), stall, reported]
-    line = time_line([*begun, _exit(100.0, 11)])
-    assert line.spent_s["silence"] == pytest.approx(80)
-    assert line.spent_s["kept"] == pytest.approx(10)
-    later = e.Progress(t=70.0, ranks=(), members=(), progress=RunProgress(step=12))
-    line = time_line([*begun, later, _exit(100.0, 40)])
-    assert line.spent_s["silence"] == pytest.approx(50)
-    assert line.spent_s["kept"] == pytest.approx(40)
-
-
-def test_an_exact_resume_does_nothing_again() -> None:
-    """Saved at step 27 on request: the first step that is sampled later is not where it began."""
-    resumed = e.ResumeVerified(t=126.0, expected_step=27, first_step=35, ok=True, why=said(""))
-    line = time_line(
-        [*_attempt(1, 0.0, 1, 21), _exit(50.0, 27), *_attempt(2, 110.0, 35, 20), resumed]
-    )
-    assert (line.steps_redone, line.spent_s["redone"]) == (0, 0.0)
-
-
-def test_a_start_from_the_beginning_does_every_step_again() -> None:
-    """Even though the first step that was sampled is the 14th."""
-    launching, *rest = _attempt(2, 130.0, 14, 101)
+def _from_the_beginning(launching: e.AnyEvent, *rest: e.AnyEvent) -> list[e.AnyEvent]:
     assert isinstance(launching, e.AttemptLaunching)
     plan = msgspec.structs.replace(launching.plan, checkpoint=None, resume_via="argv")
-    again = msgspec.structs.replace(launching, plan=plan)
-    line = time_line([*_attempt(1, 0.0, 1, 101), _exit(120.0, 101), again, *rest])
-    assert line.steps_redone == 101
+    return [msgspec.structs.replace(launching, plan=plan), *rest]
 
 
-def test_an_attempt_that_began_anew_loses_all_before_it() -> None:
-    """What began again at step 1 keeps nothing of what was before."""
-    line = time_line([*_attempt(1, 0.0, 1, 51), _exit(60.0, 51), *_attempt(2, 60.0, 1, 21)])
-    assert line.spent_s["kept"] == pytest.approx(20)
-    assert line.steps_redone == 51
+def _progress(t: float, step: int) -> e.Progress:
+    return e.Progress(t=t, ranks=(), members=(), progress=RunProgress(step=step))
+
+
+FIRST = _attempt(1, 0.0, 1, 101)
+"""100 steps."""
+REPORTED = [
+    *_attempt(1, 0.0, 1, 11),
+    _stalled(60.0),
+    e.WouldHaveKilled(t=61.0, stall_id="0001", why=said("")),
+]
+RESUMED = e.ResumeVerified(t=126.0, expected_step=27, first_step=35, ok=True, why=said(""))
+
+
+@pytest.mark.parametrize(
+    ("events", "redone", "spent"),
+    [
+        pytest.param(
+            [*FIRST, _stalled(150.0), _exit(155.0, 101), *_attempt(2, 160.0, 62, 101)],
+            40,
+            {"kept": 160, "redone": 40, "silence": 40, "startup": 20},
+            id="steps done twice are not productive",
+        ),
+        pytest.param(
+            [*REPORTED, _exit(100.0, 11)],
+            0,
+            {"silence": 80, "kept": 10},
+            id="a stall that was only reported lasts to the end",
+        ),
+        pytest.param(
+            [*REPORTED, _progress(70.0, 12), _exit(100.0, 40)],
+            0,
+            {"silence": 50, "kept": 40},
+            id="or to the next step",
+        ),
+        pytest.param(
+            [*_attempt(1, 0.0, 1, 21), _exit(50.0, 27), *_attempt(2, 110.0, 35, 20), RESUMED],
+            0,
+            {"redone": 0},
+            id="the first step that is sampled after a save on request is a later one",
+        ),
+        pytest.param(
+            [*FIRST, _exit(120.0, 101), *_from_the_beginning(*_attempt(2, 130.0, 14, 101))],
+            101,
+            {},
+            id="from the beginning, though the first step that is sampled is the 14th",
+        ),
+        pytest.param(
+            [*_attempt(1, 0.0, 1, 51), _exit(60.0, 51), *_attempt(2, 60.0, 1, 21)],
+            51,
+            {"kept": 20},
+            id="an attempt that began again loses all before it",
+        ),
+        pytest.param(
+            [*_attempt(1, 100.0, 1, 31), _exit(50.0, 31), *_attempt(2, 20.0, 20, 31)],
+            12,
+            {},
+            id="the clock was set back",
+        ),
+    ],
+)
+def test_where_the_time_went(
+    events: list[e.AnyEvent], redone: int, spent: dict[str, float]
+) -> None:
+    """The spans never overlap and never run backwards."""
+    time = time_line(events)
+    assert {kind: time.spent_s[kind] for kind in spent} == pytest.approx(spent)
+    assert time.steps_redone == redone
+    assert all(seconds >= 0 for seconds in time.spent_s.values())
+    assert sum(time.spent_s.values()) == pytest.approx(time.wall_s)
+    assert time.goodput == pytest.approx(time.spent_s["kept"] / time.wall_s)
 
 
 def test_goodput_without_steps_is_not_known() -> None:
@@ -161,10 +188,3 @@ def test_goodput_without_steps_is_not_known() -> None:
     gone = e.AttemptExited(t=100.0, code=0, signal=None, how_known="keeper", step=None)
     assert time_line([launching, gone]).goodput is None
     assert time_line([]).goodput is None
-
-
-def test_spans_never_overlap_where_the_clock_is_set_back() -> None:
-    """Wall times that run backwards cost accuracy, and make no negative times."""
-    line = time_line([*_attempt(1, 100.0, 1, 31), _exit(50.0, 31), *_attempt(2, 20.0, 20, 31)])
-    assert all(seconds >= 0 for seconds in line.spent_s.values())
-    assert sum(line.spent_s.values()) == pytest.approx(line.wall_s)

@@ -128,23 +128,6 @@ def test_report_text(name: str) -> None:
     check(HERE / f"{name}.report.txt", report_text(report_page(whole(events_of(name)))) + "\n")
 
 
-def test_opening_lines_are_those_of_the_design() -> None:
-    """The three lines that open a run, word for word."""
-    state = replay(events_of("healthy"))
-    found = opening_lines(
-        state=state, policy=Policy(), watching_pid=4242, files="wtrain-runs/latest"
-    )
-    assert found == (
-        "wtrain: run sft-20261121-231005-a3f9, watching pid 4242, files in wtrain-runs/latest",
-        (
-            "wtrain: on a hang: dump, stop, restart from the newest valid checkpoint (at most 5 "
-            "times); may change workers and threads; may not change batch, evaluation, length "
-            "(--allow training)"
-        ),
-        "wtrain: wtrain status | Ctrl-C stops, twice kills",
-    )
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_prefix_renders_everywhere(name: str) -> None:
     """A log that ends after any of its events can be shown by every renderer."""
@@ -195,26 +178,6 @@ def test_measured_progress_wins_over_the_log() -> None:
         "path": "/home/mia/sft/out/checkpoint-600", "format": "hf", "step": 600, "age_s": 42.0
     }  # fmt: skip
     assert found["can_be_asked_to_save"] is True
-
-
-def test_what_is_not_measured_is_unknown() -> None:
-    """From the log alone no beat age, no process state and no life of a supervisor is claimed."""
-    state = replay(events_of("supervisor_died"))
-    found = status_object(Document(state=state))
-    assert [rank.beat_age_s for rank in found["ranks"]] == [None, None]
-    assert [rank.state for rank in found["ranks"]] == [None, None]
-    assert found["supervisor"] == {"pid": 4201, "alive": None, "blind_s": None}
-    assert found["progress"]["total_steps"] is None
-
-
-def test_a_dead_supervisor_is_said_first_and_how_to_go_on() -> None:
-    """Status names the dead supervisor, whether training lives, and the command to go on."""
-    state = replay(events_of("supervisor_died"))
-    alive = status_text(Document(state=state, live=looked_at(state, alive=False)))
-    assert "the supervisor (pid 4201) is dead; the training is alive" in alive
-    assert "to continue: wtrain adopt sft-20261121-231005-a3f9" in alive
-    gone = status_text(Document(state=state, live=Live(at=0.0, supervisor_alive=False)))
-    assert "no process of the training is left" in " ".join(gone.split())
 
 
 def test_colours_only_where_allowed() -> None:

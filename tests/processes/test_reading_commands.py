@@ -165,18 +165,6 @@ def test_status_of_another_machine(tmp_path: Path) -> None:
     assert "the run belongs to bench; ask there" in found.stdout
 
 
-def test_status_of_a_damaged_log(tmp_path: Path) -> None:
-    """What can be read is shown, and what is lost is named."""
-    run = make_run(tmp_path, "healthy")
-    lines = (run / "events.jsonl").read_bytes().splitlines(keepends=True)
-    lines[6] = b"\x00garbage\n"
-    (run / "events.jsonl").write_bytes(b"".join(lines))
-    found = run_wtrain("status", cwd=tmp_path).check(3)
-    assert "damaged" in found.stdout
-    assert "line 7" in found.stdout
-    assert "step 3,000" in found.stdout
-
-
 def test_an_empty_log_is_shown(tmp_path: Path) -> None:
     """A supervisor killed before its first event leaves a run that says so."""
     run = tmp_path / "wtrain-runs" / RUN_ID
@@ -447,18 +435,3 @@ def test_a_real_run_is_seen_and_stopped(tmp_path: Path) -> None:
     assert run.result(30.0).check(77)
     assert not is_alive(data["ranks"][0]["pid"])
     assert "stopped" in run_wtrain("status", cwd=tmp_path).check(3).stdout
-
-
-def test_stop_with_the_supervisor_dead(tmp_path: Path) -> None:
-    """After kill -9 of the supervisor, stop takes the run up itself and brings it to its end."""
-    command = program_command("sleeping_steps.py", "--sleep-s", "0.5", "--steps", "500")
-    run = start_fast(tmp_path, command)
-    launched = run.wait_for("attempt_launched", 30.0)
-    run.wait_for("first_step", 60.0)
-    os.kill(run.pid, signal.SIGKILL)
-    run.process.wait(10)
-    unwatched = run_wtrain("status", cwd=tmp_path).check(4)
-    assert "the training is alive" in " ".join(unwatched.stdout.split())
-    run_wtrain("stop", "--now", cwd=tmp_path).check(0)
-    assert not is_alive(launched["pid"])
-    assert run_wtrain("status", "--json", cwd=tmp_path).check(3).json()["outcome"] == "stopped"

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import (
     RunningWtrain,
+    is_alive,
     program_command,
     run_fast,
     run_wtrain,
@@ -19,11 +20,6 @@ from tests.support import (
 )
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
-STATUS_KEYS = {
-    "schema_version", "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code",
-    "attempt", "restarts", "supervisor", "command", "progress", "ranks", "last_stall", "checkpoint",
-    "remedies", "can_be_asked_to_save", "started_at", "updated_at",
-}  # fmt: skip
 PROCESS_KEYS = {"pid", "start", "role", "rank", "worker", "state", "captured", "why_not"}
 
 
@@ -33,9 +29,6 @@ def status(cwd: Path) -> dict[str, Any]:
     answer = told.json()
     alive = answer["supervisor"]["alive"]
     told.check(3 if answer["state"] == "finished" else 0 if alive else 4)
-    assert answer.keys() >= STATUS_KEYS, STATUS_KEYS - answer.keys()
-    progress = {"step", "total_steps", "percent", "eta_s", "samples_s", "loss"}
-    assert answer["progress"].keys() == progress
     return answer
 
 
@@ -76,6 +69,7 @@ def test_during_a_run_and_with_its_supervisor_dead(tmp_path: Path) -> None:
     assert stopped.returncode in {0, 77}, stopped.describe()
     after = status(tmp_path)
     assert (after["state"], after["outcome"]) == ("finished", "stopped"), stopped.describe()
+    assert not is_alive(rank["pid"])
 
 
 @pytest.mark.slow
