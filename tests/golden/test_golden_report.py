@@ -33,7 +33,7 @@ LOGS = sorted(HERE.glob("*.events.jsonl"))
 NAMES = [path.name.removesuffix(".events.jsonl") for path in LOGS]
 SCRIPT_LINES = {"num-workers-0": "DataLoader(..., num_workers=0)"}
 STATUS_KEYS = [
-    "schema_version", "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code",
+    "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code",
     "attempt", "restarts", "supervisor", "command", "job", "guilty_nodes", "progress", "ranks",
     "notices", "waiting", "straggler", "left", "last_stall",
     "checkpoint", "remedies", "milestones", "hooks", "can_be_asked_to_save",

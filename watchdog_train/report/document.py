@@ -375,7 +375,8 @@ def time_spent(attempts: Sequence[Attempt], begin: float, newest: float) -> Time
         quiet = attempt.silences
         pass_to(steps_end if first is None else min(steps_end, first[0]), "startup", quiet)
         if first is not None:
-            kept = min((s for one in later if (s := _began_at(one)) is not None), default=math.inf)
+            began = [one.start_step for one in later if one.first is not None]
+            kept = min((step for step in began if step is not None), default=math.inf)
             start, split = attempt.start_step, steps_end
             if kept < attempt.last_step:
                 if start is not None:
@@ -395,8 +396,3 @@ def time_spent(attempts: Sequence[Attempt], begin: float, newest: float) -> Time
         steps_known=any(attempt.samples for attempt in attempts),
         steps_redone=redone,
     )
-
-
-def _began_at(attempt: Attempt) -> int | None:
-    """The step it started after, of an attempt that made one."""
-    return attempt.start_step if attempt.first is not None else None

@@ -18,7 +18,6 @@ from watchdog_train.report.notices import difference_words, straggler_words
 from watchdog_train.report.patience_text import waiting_object
 from watchdog_train.report.places_text import places_object
 
-SCHEMA_VERSION = 1
 SHORT_KEYS = (
     "run_id", "name", "run_dir", "state", "outcome", "warning", "exit_code", "attempt", "restarts",
     "supervisor", "command", "job", "progress", "waiting", "started_at", "updated_at",
@@ -45,7 +44,6 @@ def status_object(document: Document) -> dict[str, Any]:
     progress = asdict(document.progress)
     del progress["steps_s"]  # the pace is for people, who read it in words
     return {
-        "schema_version": SCHEMA_VERSION,
         "run_id": state.run_id,
         "name": state.name,
         "run_dir": state.run_dir,
@@ -135,7 +133,6 @@ def report_object(document: Document) -> dict[str, Any]:
 
     state, time = document.state, document.time
     return {
-        "schema_version": SCHEMA_VERSION,
         "verdict": outcome_line(state),
         "run": status_object(document),
         "attempts": [_attempt(*each) for each in document.attempts],

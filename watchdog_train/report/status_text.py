@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from watchdog_train.core.fold.state import StallRecord, State
+from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Member, RankStatus
 from watchdog_train.report import words
 from watchdog_train.report.document import Document, machines_now
@@ -44,7 +45,7 @@ def status_text(document: Document, *, paint: Paint = PLAIN, width: int | None =
     state, live = document.state, document.live
     above = [
         ("State", _state_line(document, paint)),
-        *words.labelled("", _continue_lines(document, paint)),
+        *words.labelled("", standing(document, paint).advice),
         ("Job", _task_words(state)),
         *_machine_rows(document, paint),
         ("Attempt", _attempt_line(state)),
@@ -128,42 +129,60 @@ def _process(member: Member, document: Document) -> str:
     return f"{f'{shown} {name}'.strip()}, {state}"
 
 
-def headline(document: Document) -> tuple[str, Style]:
-    """The state in a word or two, as `ps` shows it, and its colour."""
-    state, live = document.state, document.live
+class Standing(NamedTuple):
+    """The state in a word or two, its colour, and what to do about it."""
+
+    word: str
+    style: Style
+    advice: tuple[str, ...] = ()
+
+
+def standing(document: Document, paint: Paint = PLAIN) -> Standing:
+    """Of a run, as it is known now."""
+    state, live, alive = document.state, document.live, document.training_alive
     if state.finished:
-        outcome = {"gave_up": "gave up"}.get(state.outcome or "", state.outcome or "finished")
-        if state.outcome == "succeeded":
-            return outcome, "warn" if state.warning else "good"
-        return outcome, "warn" if state.outcome == "stopped" else "bad"
+        good: Style = "warn" if state.warning else "good"
+        style = {"succeeded": good, "stopped": "warn"}.get(state.outcome or "", "bad")
+        again = f"to continue: {paint(run_again(state), 'strong')}"
+        bad = state.outcome in ("gave_up", "failed") and state.attempts
+        word = (state.outcome or "finished").replace("_", " ")
+        return Standing(word, style, (again,) if bad else ())
     if live.is_copy:
-        return "copy", "warn"
+        return Standing("copy", "warn")
     if not live.here:
-        return "on another machine", "warn"
+        owner = f"the run belongs to {clean(state.host, 100)}; ask there"
+        return Standing("on another machine", "warn", (owner,))
+    pid = state.supervisor.pid if state.supervisor is not None else "?"
+    what = "the training is alive" if alive else "no process of the training is left"
     if live.supervisor_alive is False:
-        return ("unwatched" if document.training_alive else "dead"), "bad"
+        dead = f"the supervisor (pid {pid}) is dead; {what}; the last recorded state is below"
+        adopt = paint(f"wtrain adopt {clean(state.run_id, 100)}", "strong")
+        word = "unwatched" if alive else "dead"
+        return Standing(word, "bad", (dead, f"to continue: {adopt}"))
     if live.supervisor_alive is None:
-        return "unknown", "warn"
+        return Standing("unknown", "warn")
     if live.blind_s is not None:
-        return "blind", "bad"
-    if state.state == "running" and state.muted:
-        return "stalled, reported only", "bad"
-    if state.state == "running" and state.suspicion is not None:
-        return ("waiting" if state.look is not None else "suspected"), "warn"
-    if state.state == "running":
-        return "running", "good"
-    return ("starting" if state.state == "idle" else state.state), "warn"
+        silent = f"has not answered for {duration(live.blind_s)}: it may be stopped"
+        go = f"the supervisor (pid {pid}) {silent}; {what}; to continue it: kill -CONT {pid}"
+        return Standing("blind", "bad", (go,))
+    if state.state != "running":
+        return Standing("starting" if state.state == "idle" else state.state, "warn")
+    if state.muted:
+        return Standing("stalled, reported only", "bad")
+    if state.suspicion is not None:
+        return Standing("waiting" if state.look is not None else "suspected", "warn")
+    return Standing("running", "good")
 
 
 def _title(document: Document, paint: Paint) -> str:
-    state, (_, style) = document.state, headline(document)
-    run = f"{paint('●', style)} {paint(clean(state.run_id, 100), 'strong')}"
+    state = document.state
+    run = f"{paint('●', standing(document).style)} {paint(clean(state.run_id, 100), 'strong')}"
     return f"{run} - {words.command_title(state.argv)}"
 
 
 def _state_line(document: Document, paint: Paint) -> str:
     state, live = document.state, document.live
-    word, style = headline(document)
+    word, style, _ = standing(document)
     parts = [paint(word, style)]
     if state.finished:
         if state.updated_at is not None:
@@ -192,31 +211,6 @@ def _state_line(document: Document, paint: Paint) -> str:
         named = f"stall {clean(stall.id, 40)}" if stall and known else ""
         parts.append(named or why_text(state.kill.why))
     return "; ".join(filter(None, parts))
-
-
-def _continue_lines(document: Document, paint: Paint) -> Iterator[str]:
-    """What to do when the run has ended badly or its supervisor does not work."""
-    state, live = document.state, document.live
-    if live.is_copy:
-        return
-    if state.finished:
-        if state.outcome in ("gave_up", "failed") and state.attempts:
-            yield f"to continue: {paint(run_again(state), 'strong')}"
-        return
-    if not live.here:
-        yield f"the run belongs to {clean(state.host, 100)}; ask there"
-        return
-    if live.supervisor_alive is not False and live.blind_s is None:
-        return
-    pid = state.supervisor.pid if state.supervisor is not None else "?"
-    alive = document.training_alive
-    what = "the training is alive" if alive else "no process of the training is left"
-    if live.blind_s is not None:
-        silent = f"has not answered for {duration(live.blind_s)}: it may be stopped"
-        yield f"the supervisor (pid {pid}) {silent}; {what}; to continue it: kill -CONT {pid}"
-        return
-    yield f"the supervisor (pid {pid}) is dead; {what}; the last recorded state is below"
-    yield f"to continue: {paint(f'wtrain adopt {clean(state.run_id, 100)}', 'strong')}"
 
 
 def _task_words(state: State) -> str:
@@ -363,18 +357,12 @@ def _stall_rows(document: Document, paint: Paint) -> Rows:
     stall = document.state.last_stall
     if stall is None:
         return []
-    label = "Crash" if stall.why == "crash" else "Stall"
+    silence = f"{why_text(stall.verdict, brief=True)}; " if stall.why == "stall" else ""
+    what = caught_sentence(stall.crash, stall.explanation) or f"{silence}cause unknown"
     at = words.clock_time(stall.at, now=document.live.at)
-    text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {_stall_sentence(stall)}"
+    text = f"{clean(stall.id, 40)} at {at}, attempt {stall.attempt}: {what}"
     where = words.short_path(stall.dir or "", document.state.cwd)
-    return [(label, text), ("", paint(where, "dim"))]
-
-
-def _stall_sentence(stall: StallRecord) -> str:
-    known = caught_sentence(stall.crash, stall.explanation)
-    if known or stall.why != "stall":
-        return known or "cause unknown"
-    return f"{why_text(stall.verdict, brief=True)}; cause unknown"
+    return [("Crash" if stall.why == "crash" else "Stall", text), ("", paint(where, "dim"))]
 
 
 def _saving_line(document: Document) -> str:
@@ -411,8 +399,8 @@ def runs_text(runs: Sequence[Document], *, paint: Paint = PLAIN, width: int | No
     for run, line in zip(runs, told, strict=True):
         lines.append(line)
         if run.live.supervisor_alive and run.live.mono is not None:
-            awaited = waiting(run.state, run.live.mono)
-            lines += [f"  {awaited}"] if awaited is not None else []
+            awaited = waiting(run.state, run.live.mono) or ""
+            lines += [f"  {each}" for each in words.wrap(awaited, width and width - 2) if awaited]
     return "\n".join(words.cut(line, width) for line in lines)
 
 
@@ -424,12 +412,12 @@ def led_by(state: State) -> str | None:
 
 def _grouped(runs: Sequence[Document]) -> list[Document]:
     """Runs of one job side by side, by task, where the first of them stood."""
-    jobs: dict[str, list[tuple[int, Document]]] = {}
-    for number, run in enumerate(runs):
-        task = run.state.task
-        job, place = (f"\0{number}", 0) if task is None else (task.job, task.task)
-        jobs.setdefault(job, []).append((place, run))
-    return [run for job in jobs.values() for _, run in sorted(job, key=lambda row: row[0])]
+    tasks = [run.state.task for run in runs]
+    jobs = [str(at) if task is None else task.job for at, task in enumerate(tasks)]
+    places = [
+        (jobs.index(job), task.task if task else 0) for job, task in zip(jobs, tasks, strict=True)
+    ]
+    return [runs[at] for at in sorted(range(len(runs)), key=places.__getitem__)]
 
 
 def _task_cell(state: State) -> str:
@@ -448,7 +436,7 @@ def _runs_row(run: Document, paint: Paint) -> tuple[str, ...]:
     if progress.percent is not None:
         step += f" ({words.percent_text(progress.percent)})"
     attempt = str(state.attempt.attempt) if state.attempt is not None else "-"
-    word, style = headline(run)
+    word, style, _ = standing(run)
     word = paint(f"agent, {word}" if led_by(state) is not None else word, style)
     return (clean(state.run_id, 80), word, ran, attempt, step, words.command_title(state.argv))
 
