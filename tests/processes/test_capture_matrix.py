@@ -211,7 +211,7 @@ print("ready", flush=True)
 time.sleep(600)
 """
 STRANGER_COLLECTS = """
-import os, sys, psutil
+import importlib.metadata, os, sys, psutil
 from watchdog_train.evidence import collect, manual
 from watchdog_train.evidence.request import read_request
 request = read_request(__import__("pathlib").Path(sys.argv[1]))

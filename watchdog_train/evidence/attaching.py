@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from watchdog_train.core.diagnosis.stacks import ThreadStack
 from watchdog_train.evidence import locks, pyspy
 from watchdog_train.evidence.draft import Draft
 from watchdog_train.evidence.jobs import Finished, Job, run_all
@@ -70,13 +71,11 @@ class Attaching:
     ) -> list[Target]:
         again = []
         jobs = [self._job(target, nonblocking=nonblocking(target)) for target in targets]
-        for finished in self._run(jobs):
-            target = self._by_pid[finished.job.pid]
-            threads = pyspy.parse(finished.stdout, target.pid) if finished.code == 0 else None
+        for target, threads, finished in self._run(jobs):
             if threads is not None:
                 target.take(threads, "py-spy")
                 continue
-            target.why_not = pyspy.reason(finished)
+            target.learn(why_not=pyspy.reason(finished))
             if finished.stderr.strip():
                 target.note(f"py-spy: {finished.stderr.strip()[:1000]}")
             if pyspy.may_succeed_later(finished):
@@ -85,29 +84,30 @@ class Attaching:
 
     def dump_twice(self, targets: Sequence[Target]) -> None:
         """A second dump of ranks and workers: what moved is alive."""
-        wanted = [t for t in targets if t.how == "py-spy" and ORDER[t.member.role] <= 2]
-        asks = {t.pid for t in wanted if locks.waits_for_lock_file(t.threads)}
+        wanted = [t for t in targets if t.known.how == "py-spy" and ORDER[t.member.role] <= 2]
+        asks = {t.pid for t in wanted if locks.waits_for_lock_file(t.known.threads)}
         jobs = [
             self._job(t, nonblocking=True, variables=t.sleeps or t.pid in asks)
             for t in wanted[:_TWICE_CAP]
         ]
-        for finished in self._run(jobs):
-            target = self._by_pid[finished.job.pid]
-            again = pyspy.parse(finished.stdout, target.pid) if finished.code == 0 else None
-            if again is not None:
-                target.compare(again)
-                tid = target.deciding_tid or target.pid
-                if target.pid in asks:
-                    path = pyspy.lock_variable(finished.stdout, target.pid, tid)
-                    target.lock = locks.polled(target.pid, path)
-                elif target.sleeps:
-                    target.polls = pyspy.path_variable(finished.stdout, target.pid, tid)
+        for target, again, finished in self._run(jobs):
+            if again is None:
+                continue
+            target.compare(again)
+            if target.pid in asks:
+                path = pyspy.lock_variable(finished.stdout, target.pid, target.deciding_tid)
+                target.learn(lock=locks.polled(target.pid, path))
+            elif target.sleeps:
+                polls = pyspy.path_variable(finished.stdout, target.pid, target.deciding_tid)
+                target.learn(polls=polls)
 
     def dump_native(self, targets: Sequence[Target]) -> None:
         """Native frames of the few processes whose Python frames cannot tell a lock from a wait."""
         mode, device = self._request.mode, self._request.device
         most = _DEVICE_CAP if device else _NATIVE_CAP[mode]
-        ranks = {t.pid for t in targets if device and t.member.role == "rank" and t.how == "py-spy"}
+        ranks = {
+            t.pid for t in targets if device and t.member.role == "rank" and t.known.how == "py-spy"
+        }
         wanted = [t for t in targets if (t.wants_native or t.pid in ranks) and not t.was_held]
         if mode == "look":  # a pause only where it decides: the kernel did not tell
             worker = [t for t in wanted if t.member.role == "worker" and t.sealed() is None]
@@ -116,17 +116,15 @@ class Attaching:
             self._job(t, nonblocking=False, native=True, variables=device) for t in wanted[:most]
         ]
         self._stopping = {job.pid for job in jobs}
-        for finished in self._run(jobs):
-            target = self._by_pid[finished.job.pid]
-            threads = pyspy.parse(finished.stdout, target.pid) if finished.code == 0 else None
-            if threads is not None:
-                target.take(threads, "py-spy native")
-                tid = target.deciding_tid or target.pid
-                thread = next((one for one in threads if one.os_id == tid), None)
-                stands = pyspy.standing(finished.stdout, target.pid, tid)
-                target.standing = stands and f"{device_call(thread)}:{stands}"
-            else:
+        for target, threads, finished in self._run(jobs):
+            if threads is None:
                 target.note(f"native frames: {pyspy.reason(finished)}")
+                continue
+            target.take(threads, "py-spy native")
+            tid = target.deciding_tid
+            thread = next((one for one in threads if one.os_id == tid), None)
+            stands = pyspy.standing(finished.stdout, target.pid, tid)
+            target.standing = stands and f"{device_call(thread)}:{stands}"
 
     def undo_all(self) -> None:
         """Once more at the end: a stop that a killed debugger had sent may take effect late."""
@@ -142,7 +140,10 @@ class Attaching:
         timeout_s = min(self._request.process_s, _NATIVE_S) if native else self._request.process_s
         return Job(pid=target.pid, argv=argv, timeout_s=timeout_s)
 
-    def _run(self, jobs: Sequence[Job]) -> Iterator[Finished]:
+    def _run(
+        self, jobs: Sequence[Job]
+    ) -> Iterator[tuple[Target, tuple[ThreadStack, ...] | None, Finished]]:
+        """Each with its stacks, where it gave some."""
         self._touched.update(job.pid for job in jobs)
         for finished in run_all(
             jobs,
@@ -154,7 +155,9 @@ class Attaching:
             still_safe=self._may_attach,
             meanwhile=self._draft.keep,
         ):
-            yield finished
+            target = self._by_pid[finished.job.pid]
+            good = finished.code == 0
+            yield target, pyspy.parse(finished.stdout, target.pid) if good else None, finished
             self._draft.changed()
 
     def _may_attach(self, pid: int) -> str | None:

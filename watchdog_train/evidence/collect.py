@@ -116,11 +116,15 @@ class _Collection:
         members.sort(key=lambda m: (ORDER[m.role], m.rank or 0, m.worker or 0, m.pid))
         reader = thread_reader()  # before any tool: a signal hides what a thread waits for
         self.targets = [
-            Target(member, time.monotonic(), reader, ends.get((member.pid, member.start)))
+            Target(
+                member,
+                time.monotonic(),
+                reader,
+                ends.get((member.pid, member.start)),
+                request.gpu_seen.uses.get(member.pid),
+            )
             for member in members
         ]
-        for target in self.targets:
-            target.gpu = request.gpu_seen.uses.get(target.pid)
         self.by_pid = {target.pid: target for target in self.targets if target.end is None}
         self.problems: list[str] = []
         self.cut_short = False
@@ -155,8 +159,9 @@ class _Collection:
         for target in self.targets:
             target.look_again(time.monotonic(), reader)
         for target in self.targets:
-            if target.waits_for_input and is_fed_by(target.pid, self.by_pid.keys() - {target.pid}):
-                target.waits_for_input = False
+            others = self.by_pid.keys() - {target.pid}
+            if target.known.waits_for_input and is_fed_by(target.pid, others):
+                target.learn(waits_for_input=False)
         if self.request.mode == "full":
             self.attaching.dump(self._eligible(), nonblocking=False)
         self.ask_from_inside()
@@ -167,15 +172,16 @@ class _Collection:
     def _eligible(self) -> list[Target]:
         found = []
         for target in self.targets:
+            why = target.known.why_not
             if target.member.role == "keeper":
-                target.why_not = target.why_not or "our own keeper: it only waits"
+                target.learn(why_not=why or "our own keeper: it only waits")
             elif not target.may_be_attached():
                 continue
             elif target.python is False:
                 name = target.first.name if target.first else "?"
-                target.why_not = f"not a Python process ({name})"
+                target.learn(why_not=f"not a Python process ({name})")
             elif self.pyspy is None:
-                target.why_not = pyspy.HINT_MISSING
+                target.learn(why_not=pyspy.HINT_MISSING)
             else:
                 found.append(target)
         return found
@@ -185,7 +191,7 @@ class _Collection:
         return [
             target
             for target in self.targets
-            if target.how is None
+            if target.known.how is None
             and target.python is not False
             and target.member.role != "keeper"
             and (target.last.state if target.last else "Z") not in "DZX"
@@ -210,7 +216,7 @@ class _Collection:
             self._hear(list(asked.values()), "control page", from_inside.PULSE_ANSWERS_S)
         handlers = []
         for target in wanted if self.request.kill_follows else ():
-            if target.how is not None:
+            if target.known.how is not None:
                 continue
             answer = from_inside.ask_by_signal(self.system, slot_dir, target.identity)
             if isinstance(answer, str):
@@ -230,7 +236,7 @@ class _Collection:
             if threads is None:
                 target.add_why(f"its {who} did not answer")
                 continue
-            problem = f"py-spy did not work: {target.why_not}"
+            problem = f"py-spy did not work: {target.known.why_not}"
             target.note(problem)
             weaker = f"{problem}; stacks are from the {how}"
             if weaker not in self.problems:
@@ -245,7 +251,7 @@ class _Collection:
             self.by_pid[pid].note("torch's worker server did not answer")
         sources = SourceReader()
         for target in self.targets:
-            target.threads = with_sources(target.threads, sources.line)
+            target.learn(threads=with_sources(target.known.threads, sources.line))
         facts, details = host.collect(
             [path for path in (request.attempt_dir, os.getcwd()) if path],
             request.oom_kills_before,
@@ -305,7 +311,7 @@ class _Collection:
         if request.mode == "look":
             return bundle.publish_look(self.staging, Path(request.out_dir), result)
         processes = tuple(
-            msgspec.structs.replace(one, notes=tuple(target.notes))  # also of undo_all()
+            msgspec.structs.replace(one, notes=target.known.notes)  # also of undo_all()
             for one, target in zip(evidence.processes, self.targets, strict=True)
         )
         evidence = msgspec.structs.replace(evidence, processes=processes)
@@ -376,12 +382,12 @@ class _Collection:
 
     def _world_size(self) -> int | None:
         """As the ranks' environment or slots have it; on several nodes not all of them are here."""
-        sizes = (t.environment.get("WORLD_SIZE", "") for t in self.targets)
+        sizes = (t.known.environment.get("WORLD_SIZE", "") for t in self.targets)
         named = [int(size) for size in sizes if size.isdigit() and len(size) < 7]
         return max([*named, *(t.world_size for t in self.targets)], default=0) or None
 
     def _locks(self) -> tuple[LockFact, ...]:
-        waiting = [t for t in self.targets if locks.waits_for_lock_file(t.threads)]
+        waiting = [t for t in self.targets if locks.waits_for_lock_file(t.known.threads)]
         return tuple(fact for target in waiting[:8] for fact in locks.find(target.pid))
 
     def _log_files(self) -> tuple[str, ...]:

@@ -63,8 +63,10 @@ class Asked:
             return None
 
 
-def slot_words(slot_dir: str, who: ProcessId) -> tuple[int, ...] | None:
+def slot_words(slot_dir: str | None, who: ProcessId) -> tuple[int, ...] | None:
     """The words of the slot of this very process; None when it has none that can be read."""
+    if slot_dir is None:
+        return None
     path = os.path.join(slot_dir, f"{who.pid}{layout.SLOT_SUFFIX}")
     try:
         with open(path, "rb") as file:

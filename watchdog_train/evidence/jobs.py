@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO
+from typing import IO, NamedTuple
 
 from watchdog_train.core.model import Value
 from watchdog_train.system.protocol import OUR_TOOL
@@ -42,17 +42,14 @@ class Finished(Value):
     """Why there is no exit code, in words."""
 
 
-class _Running:
+class _Running(NamedTuple):
     """A tool that runs, with the files it prints to (a pipe would block it when nobody reads)."""
 
-    def __init__(
-        self, job: Job, process: subprocess.Popen[bytes], out: IO[bytes], err: IO[bytes]
-    ) -> None:
-        self.job = job
-        self.process = process
-        self.out = out
-        self.err = err
-        self.started = time.monotonic()
+    job: Job
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+    started: float
 
 
 def run_all(
@@ -122,7 +119,7 @@ def _start(job: Job, directory: str) -> _Running | Finished:
         except OSError as error:
             return _unfinished(job, f"could not be started: {error}")
         stack.pop_all()
-    return _Running(job, process, out, err)
+    return _Running(job, process, out, err, time.monotonic())
 
 
 def _finish(item: _Running, code: int | None, cap_bytes: int) -> Finished:

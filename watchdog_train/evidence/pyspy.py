@@ -191,7 +191,7 @@ def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
 
     None where there is none, or several: which of them matters is not known.
     """
-    frames = next((t.frames for t in _decoded(text) if (t.os_thread_id or pid) == tid), ())
+    frames = _frames_of(text, pid, tid)
     own = (f for f in frames if not is_library(Frame(function="", file=f.filename, line=0)))
     held = next(own, _Frame()).locals or ()
     found = [(one.name, path) for one in held if (path := one.path(pid))]
@@ -205,17 +205,22 @@ def standing(text: str, pid: int, tid: int) -> str:
 
     Objects count by their address and what py-spy shows of them. No text of them leaves.
     """
-    frames = next((t.frames for t in _decoded(text) if (t.os_thread_id or pid) == tid), ())
-    whole = [(f.name, f.filename, f.line, f.locals) for f in frames if f.module is None]
+    frames = (frame for frame in _frames_of(text, pid, tid) if frame.module is None)
+    whole = [(frame.name, frame.filename, frame.line, frame.locals) for frame in frames]
     return hashlib.blake2b(msgspec.json.encode(whole), digest_size=8).hexdigest() if whole else ""
 
 
 def lock_variable(text: str, pid: int, tid: int) -> str | None:
     """The path of the lock that a library of file locks asks for, by a variable of its function."""
-    frames = next((t.frames for t in _decoded(text) if (t.os_thread_id or pid) == tid), ())
-    held = (one for f in frames if locks.asks(f.plain()) for one in f.locals or ())
+    frames = _frames_of(text, pid, tid)
+    held = (one for frame in frames if locks.asks(frame.plain()) for one in frame.locals or ())
     found = (locks.named(one.name, one.repr) or one.path(pid) for one in held)
     return next(filter(None, found), None)
+
+
+def _frames_of(text: str, pid: int, tid: int) -> list[_Frame]:
+    threads = (one for one in _decoded(text) if (one.os_thread_id or pid) == tid)
+    return next((one.frames for one in threads), [])
 
 
 def _decoded(text: str) -> list[_Thread]:

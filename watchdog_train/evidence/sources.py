@@ -45,13 +45,9 @@ class SourceReader:
         if any(path.startswith(mount) for mount in self._network):
             return []  # a dead server would hold us in the kernel
         if path not in self._files:
-            self._files[path] = _read_lines(path)
+            found = read_regular(path, _FILE_CAP_BYTES, follow=True)
+            self._files[path] = [] if found is None else found[0].split(b"\n")
         return self._files[path]
-
-
-def _read_lines(path: str) -> list[bytes]:
-    found = read_regular(path, _FILE_CAP_BYTES, follow=True)
-    return [] if found is None else found[0].split(b"\n")
 
 
 def _network_mounts() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from watchdog_train.client import layout
 from watchdog_train.core.detection.rank_gone import ending
@@ -22,7 +22,7 @@ from watchdog_train.core.diagnosis.stacks import (
 )
 from watchdog_train.core.model import CapturedProcess, Member, Milestone, ProcessId, RankEnd
 from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
-from watchdog_train.core.model.waits import FileLockWait, SleepWait
+from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
 from watchdog_train.explain.device_calls import device_call
@@ -47,46 +47,47 @@ class Target:
         now: float,
         reader: process_look.ThreadReader | None,
         end: RankEnd | None = None,
+        gpu: GpuUse | None = None,
     ) -> None:
-        self.member = member
-        self.end = end
-        """A rank that had ended before: it is listed, for the others wait for it."""
+        """`end`: it had ended before; it is listed, for the others wait for it."""
+        self.member, self.end = member, end
         self.first = process_look.look(member.pid, now, reader)
         self.second: process_look.ProcLook | None = None
-        self.threads: tuple[ThreadStack, ...] = ()
-        self.how: How | None = None
-        self.why_not: str | None = None
-        self.changed: bool | None = None
         self.python: bool | None = None
-        self.command: tuple[str, ...] = ()
-        self.environment: dict[str, str] = {}
-        self.kernel_stack: str | None = None
-        self.waits_for_input: bool | None = None
-        self.lock: FileLockWait | None = None
-        self.polls: tuple[str, str] | None = None
-        self.milestones: tuple[Milestone, ...] = ()
-        self.milestones_at: float | None = None
-        self.notes: list[str] = []
-        self.deciding_tid: int | None = None
         self.world_size = 0
         """As its slot has it, 0 where it has none."""
-        self.own_signals: tuple[str, ...] = ()
-        self.gpu: GpuUse | None = None
         self.standing = ""
         """See pyspy.standing; empty: no native stack."""
         self.progress: tuple[int, ...] = ()
+        self.known = ProcessEvidence(
+            pid=member.pid,
+            start=member.start,
+            ppid=member.ppid,
+            role=member.role,
+            rank=member.rank,
+            worker=member.worker,
+            gpu=gpu,
+        )
+        """What needs no second look; see evidence()."""
         self._judge_first()
 
     def _judge_first(self) -> None:
-        look = self.first
+        look, why_not = self.first, None
         if self.end is not None:
-            self.first, self.why_not = None, f"it {ending(self.end)}"
+            self.first, why_not = None, f"it {ending(self.end)}"
+            at_unix = round(time.time() - (time.monotonic() - self.end.at), 3)
+            self.learn(ended=EndFact(end=self.end, at_unix=at_unix))
         elif look is None:
-            self.why_not = "the process is gone"
+            why_not = "the process is gone"
         elif self.member.start and look.start != self.member.start:
-            self.first, self.why_not = None, "the process is gone, its pid is another's now"
+            self.first, why_not = None, "the process is gone, its pid is another's now"
         elif look.state in ("Z", "X"):
-            self.why_not = "it has died and its parent has not noticed (zombie)"
+            why_not = "it has died and its parent has not noticed (zombie)"
+        self.learn(why_not=why_not)
+
+    def learn(self, **facts: Any) -> None:
+        """Fields of ProcessEvidence."""
+        self.known = replace(self.known, **facts)
 
     def may_be_attached(self) -> bool:
         """Whether a tool may read it now, and if not, `why_not`.
@@ -96,23 +97,28 @@ class Target:
         Judged by the newest look: a process that has just read from a disk is out of it again.
         """
         if self.last is not None and self.last.state == "D":
-            self.why_not = in_the_kernel(self.last)
+            self.learn(why_not=in_the_kernel(self.last))
             return False
-        return self.why_not is None
+        return self.known.why_not is None
 
     def add_why(self, text: str) -> None:
         """One more reason why there are no stacks."""
-        self.why_not = f"{self.why_not or 'no stack'}; {text}"
+        self.learn(why_not=f"{self.known.why_not or 'no stack'}; {text}")
 
     def note(self, text: str) -> None:
         """For the reader of evidence.json."""
-        if text not in self.notes:
-            self.notes.append(text)
+        if text not in self.known.notes:
+            self.learn(notes=(*self.known.notes, text))
 
     @property
     def pid(self) -> int:
         """Its pid; see `identity`."""
         return self.member.pid
+
+    @property
+    def deciding_tid(self) -> int:
+        """The thread that told of progress last, else the main one."""
+        return self.known.deciding_tid or self.pid
 
     @property
     def last(self) -> process_look.ProcLook | None:
@@ -154,60 +160,64 @@ class Target:
         again = process_look.look(self.pid, now, reader)
         if again is not None and again.start == self.first.start:
             self.second = again
-            self.waits_for_input = current().waits_for_input(self.pid)
+            self.learn(waits_for_input=current().waits_for_input(self.pid))
 
     def read_facts(self, slot_dir: str | None) -> None:
         """Everything that needs no second look: of /proc, and its own words."""
-        self.milestones = read_milestones(slot_dir, self.identity)
-        self.milestones_at = time.monotonic() if self.milestones else None
+        if milestones := read_milestones(slot_dir, self.identity):
+            self.learn(milestones=milestones, milestones_at=time.monotonic())
         if self.first is None or self.first.state in ("Z", "X"):
             return
-        words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
+        words = from_inside.slot_words(slot_dir, self.identity)
         if words is not None:
             self.world_size = words[layout.W_WORLD_SIZE]
             self.progress = tuple(words[at] for at in layout.PROGRESS_WORDS)
             if said := words[layout.W_DECIDING]:
-                self.deciding_tid = proc.our_thread(self.pid, said)
+                self.learn(deciding_tid=proc.our_thread(self.pid, said))
             handled = words[layout.W_OWN_SIGNALS]
             names = enumerate(layout.USER_SIGNALS)
-            self.own_signals = tuple(name for bit, name in names if handled >> bit & 1)
+            self.learn(own_signals=tuple(name for bit, name in names if handled >> bit & 1))
         self.python = process_look.is_python(self.pid)
         variables = proc.parse_environment(proc.read(f"/proc/{self.pid}/environ") or b"")
         redact.learn(variables)
         command = redact.redact_argv(proc.command_line(self.pid) or ())
-        self.command = tuple(printable(text, _ARGUMENT_CAP) for text in command[:_ARGUMENTS_CAP])
         kept = [name for name in variables if _KEEP_VARIABLES.match(name)]
-        self.environment = redact.redact_environment(variables, kept)
         # Reading does not attach, so it is safe in state D; root only.
-        self.kernel_stack = proc.text(f"/proc/{self.pid}/stack", 16384) or None
+        kernel_stack = proc.text(f"/proc/{self.pid}/stack", 16384) or None
+        self.learn(
+            command=tuple(printable(text, _ARGUMENT_CAP) for text in command[:_ARGUMENTS_CAP]),
+            environment=redact.redact_environment(variables, kept),
+            kernel=_kernel_frames(kernel_stack or ""),
+            kernel_stack=kernel_stack,
+        )
 
     def take(self, threads: tuple[ThreadStack, ...], how: How) -> None:
         """Stacks came back."""
-        self.threads, self.how, self.why_not = threads, how, None
+        self.learn(threads=threads, how=how, why_not=None)
 
     def compare(self, again: tuple[ThreadStack, ...]) -> None:
         """Another dump: a difference proves life."""
-        self.changed = places_at_work(self.threads) != places_at_work(again)
+        self.learn(changed=places_at_work(self.known.threads) != places_at_work(again))
 
     @property
     def wants_native(self) -> bool:
         """Whether Python frames cannot tell a lock from a wait in it."""
-        look = self.last
-        main = next((thread for thread in self.threads if thread.main), None)
-        if look is None or main is None or not main.frames or self.how != "py-spy":
+        look, known = self.last, self.known
+        main = known.main
+        if look is None or main is None or not main.frames or known.how != "py-spy":
             return False
         share = self.cpu_share()
         idle = look.state == "S" and share is not None and share < 0.02
-        spins = self.gpu is not None and (self.gpu.util or 0.0) >= FLAT_UTIL
+        spins = known.gpu is not None and (known.gpu.util or 0.0) >= FLAT_UTIL
         if not (idle or spins):
             return False
-        if self.member.role not in ("rank", "worker") or is_idle_worker(self.threads):
+        if known.role not in ("rank", "worker") or is_idle_worker(known.threads):
             return False
         return not any(frame_matches(wait, main.frames[0]) for wait in WAITS)
 
     def makes_steps(self, slot_dir: str | None, lately_s: float) -> bool:
         """Whether it has made progress since the first look, or in the newest seconds."""
-        words = from_inside.slot_words(slot_dir, self.identity) if slot_dir is not None else None
+        words = from_inside.slot_words(slot_dir, self.identity)
         if words is None:
             return False
         newest = max(words[at] for at in (layout.W_LAST_BEAT_NS, *layout.ARRIVAL_WORDS))
@@ -216,8 +226,8 @@ class Target:
 
     def others_cpu_s(self) -> float:
         """CPU time so far, without that of a thread that waits for a device."""
-        tid = self.deciding_tid or self.pid
-        thread = next((one for one in self.threads if one.os_id == tid), None)
+        tid = self.deciding_tid
+        thread = next((one for one in self.known.threads if one.os_id == tid), None)
         places = [f"{self.pid}/task/{tid}"] if device_call(thread) else []
         texts = (proc.read(f"/proc/{place}/stat") for place in (self.pid, *places))
         stats = [proc.parse_stat(text or b"") for text in texts]
@@ -232,7 +242,7 @@ class Target:
     @property
     def sleeps(self) -> bool:
         """Whether its deciding thread was asleep, which a variable of its function may explain."""
-        tid = self.deciding_tid or self.pid
+        tid = self.deciding_tid
         facts = self.last.threads if self.last is not None else ()
         return any(fact.tid == tid and isinstance(fact.wait, SleepWait) for fact in facts)
 
@@ -242,74 +252,47 @@ class Target:
             return None
         helpers = frozenset(
             thread.os_id
-            for thread in self.threads
+            for thread in self.known.threads
             if thread.os_id is not None and is_idle_helper(thread)
         )
         return process_look.sealed(self.first, self.second, helpers)
 
     def evidence(self) -> ProcessEvidence:
         """As a diagnosis sees it."""
-        look, member = self.last, self.member
+        look = self.last
         facts = look.threads if look else ()
         if self.first is not None and self.second is not None:
             facts = process_look.settled(self.first, self.second)
         waits = {fact.tid: fact for fact in facts}
-        deciding = waits.get(self.deciding_tid or self.pid)
-        return ProcessEvidence(
-            pid=self.pid,
+        deciding = waits.get(self.deciding_tid)
+        return replace(
+            self.known,
             start=self.identity.start,
-            ppid=look.ppid if look else member.ppid,
-            role=member.role,
-            rank=member.rank,
-            worker=member.worker,
-            name=member.name or (look.name if look else ""),
-            command=self.command,
+            ppid=look.ppid if look else self.member.ppid,
+            name=self.member.name or (look.name if look else ""),
             state=self.state,
             wchan=look.wchan if look else None,
-            kernel=_kernel_frames(self.kernel_stack or ""),
-            kernel_stack=self.kernel_stack,
-            notes=tuple(self.notes),
-            deciding_tid=self.deciding_tid,
             thread_waits=waits,
             wait=deciding.wait if deciding else None,
             handles_signals=look.handles_signals if look else None,
-            own_signals=self.own_signals,
             sealed=self.sealed(),
             cpu_share=self.cpu_share(),
-            gpu=self.gpu,
             os_threads=look.os_threads if look else None,
-            waits_for_input=self.waits_for_input,
-            lock=self.lock,
-            polls=self.polls,
-            environment=self.environment,
-            threads=self.threads,
-            how=self.how,
-            why_not=self.why_not,
-            milestones=self.milestones,
-            milestones_at=self.milestones_at,
-            changed=self.changed,
-            ended=self._ended(),
         )
-
-    def _ended(self) -> EndFact | None:
-        """Its end, in a time that means something outside this supervisor, too."""
-        if self.end is None:
-            return None
-        ago_s = time.monotonic() - self.end.at
-        return EndFact(end=self.end, at_unix=round(time.time() - ago_s, 3))
 
     def row(self) -> CapturedProcess:
         """As verdict.json lists it."""
-        member = self.member
+        known = self.known
+        captured = known.how is not None
         return CapturedProcess(
             pid=self.pid,
             start=self.identity.start,
-            role=member.role,
-            rank=member.rank,
-            worker=member.worker,
+            role=known.role,
+            rank=known.rank,
+            worker=known.worker,
             state=self.state,
-            captured=self.how is not None,
-            why_not=None if self.how is not None else self.why_not or "not reached",
+            captured=captured,
+            why_not=None if captured else known.why_not or "not reached",
         )
 
 
@@ -329,8 +312,8 @@ def with_sources(threads: tuple[ThreadStack, ...], line: Any) -> tuple[ThreadSta
             frame = frames[position]
             text = line(frame.file, frame.line)
             if text:
-                frames[position] = msgspec.structs.replace(frame, source=text)
-        result.append(msgspec.structs.replace(thread, frames=tuple(frames)))
+                frames[position] = replace(frame, source=text)
+        result.append(replace(thread, frames=tuple(frames)))
     return tuple(result)
 
 

@@ -156,7 +156,7 @@ class _Reader:
     def _read_at(self, at: int) -> int:
         """Reads what begins at this line; the position behind it."""
         line = self._line(at)
-        frame, raised, number = FRAME.match(line), _RAISED.match(line), _signal_in(line)
+        frame, raised = FRAME.match(line), _RAISED.match(line)
         if raised is None or not _SURELY.match(raised["type"]):
             raised = _LOGGED.search(line)
         if (head := _HEAD.search(line)) is not None:
@@ -171,14 +171,13 @@ class _Reader:
         elif (owner := _OWNER.match(line)) is not None:
             self._owner = owner["thread"] or owner["process"] or _IGNORED
         elif (fatal := _FATAL.search(line)) is not None:
-            frames = self._dumped_below(at + 1)
-            self._add(at, "fatal", fatal["type"], fatal["message"], frames, signal=number)
+            self._add(at, "fatal", fatal["type"], fatal["message"], self._dumped_below(at + 1))
         elif (thrown := _THROWN.search(line)) is not None:
             self._add(at, "line", thrown["type"], self._line(at + 1).partition("what():  ")[2])
         elif raised is not None:
             self._add(at, "line", raised["type"], self._message(at, raised))
-        elif number is not None:
-            self._add(at, "signal", "", line.strip(), signal=number)
+        elif _signal_in(line) is not None:
+            self._add(at, "signal", "", line.strip())
         return at + 1
 
     def _traceback(self, at: int, prefix: str) -> int:
@@ -221,14 +220,7 @@ class _Reader:
         return both_ends(message, _MESSAGE_CAP)
 
     def _add(
-        self,
-        at: int,
-        shown: Shown,
-        kind: str,
-        message: str,
-        frames: Sequence[CodePlace] = (),
-        *,
-        signal: int | None = None,
+        self, at: int, shown: Shown, kind: str, message: str, frames: Sequence[CodePlace] = ()
     ) -> None:
         """`frames`: innermost last."""
         owner, link, self._owner, self._link = self._owner, self._link, "", ""
@@ -252,9 +244,10 @@ class _Reader:
                 fact, shown = last.fact, last.shown
             else:
                 fact = _joined(last.fact, fact, original=link == "original")
-        number, printer = self._lines[at][0], self._printer
+        number, line = self._lines[at]
+        signal = _signal_in(line) if shown in ("fatal", "signal") else None
         self._found.append(
-            Failure(fact=fact, shown=shown, signal=signal, line=number, printer=printer)
+            Failure(fact=fact, shown=shown, signal=signal, line=number, printer=self._printer)
         )
 
 
