@@ -560,15 +560,24 @@ print(json.dumps(len(saves._open_files)))
 """
 
 
-def test_a_save_is_known_where_the_run_directory_takes_no_record(training: Training) -> None:
-    """Beside the slots, in memory: else a restart would know of no checkpoint."""
-    program = """
-import os, torch
-from watchdog_train.client import slot
+NO_RECORD = {
+    "a folder of its name": """
 os.mkdir(os.path.join(slot.attempt_dir, "saves.%d.jsonl" % os.getpid()))
-torch.save([1.0], "ckpt.pt")
-"""
-    training.run(program)
+""",
+    "another directory in its place": """
+os.rename(slot.attempt_dir, "moved")
+os.mkdir(slot.attempt_dir)
+""",
+}
+
+
+@pytest.mark.parametrize("what", NO_RECORD)
+def test_a_save_is_known_where_the_run_directory_takes_no_record(
+    training: Training, what: str
+) -> None:
+    """Beside the slots, in memory: else a restart would know of no checkpoint."""
+    before = "import os, torch\nfrom watchdog_train.client import slot"
+    training.run(before + NO_RECORD[what] + "torch.save([1.0], 'ckpt.pt')")
     assert [Path(save.path).name for save in read_saves(training.slot_dir)] == ["ckpt.pt"]
 
 

@@ -71,6 +71,7 @@ words = [0] * L.SLOT_WORDS
 supervised = False
 slot_dir = ""
 attempt_dir = ""
+_attempt_inode = None
 attempt = 0
 resume_from = None
 settings_json = ""
@@ -103,7 +104,7 @@ _mappings: list = []
 def configure(environ):
     """Read what the supervisor said, once: the user may clear or change the environment later."""
     global words, supervised, slot_dir, attempt_dir, attempt, resume_from
-    global settings_json, resume_json, allow_ptracer, worker_server, owner
+    global settings_json, resume_json, allow_ptracer, worker_server, owner, _attempt_inode
     directory = environ.get(L.ENV_SLOT_DIR)
     supervised = bool(directory and environ.get(L.ENV_RUN_ID))
     supervised = supervised and not roles.is_stranger(environ)
@@ -112,6 +113,7 @@ def configure(environ):
     slot_dir = os.path.abspath(directory)
     found = environ.get(L.ENV_ATTEMPT_DIR)
     attempt_dir = os.path.abspath(found) if found else ""
+    _attempt_inode = _inode_of_attempt()
     try:
         attempt = max(0, int(environ.get(L.ENV_ATTEMPT, "0")))
     except ValueError:
@@ -233,12 +235,20 @@ def replace_file(name, data):
     os.replace(temporary, path)
 
 
+@harmless
+def _inode_of_attempt():
+    return os.stat(attempt_dir).st_ino
+
+
 def append_file(folder, kind, data, most_bytes):
     """Append data to this process's file of a kind, in a single write.
 
     Raises:
-        OSError: no room for all of it.
+        OSError: no room for all of it, or another directory has taken the place of attempt_dir:
+            what is written there is lost, and its owner may be another user.
     """
+    if folder == attempt_dir and _inode_of_attempt() != _attempt_inode:
+        raise OSError("another directory")
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | SAFE_FLAGS
     flags |= getattr(os, "O_NONBLOCK", 0)  # a FIFO of that name must not hold the training
     name = os.path.join(folder, kind + "." + str(os.getpid()) + ".jsonl")
