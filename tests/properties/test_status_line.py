@@ -60,7 +60,7 @@ STEPS = st.lists(
 @pytest.fixture(autouse=True)
 def _in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_line, "in_foreground", lambda _fd: True)
-    monkeypatch.setattr(status_line, "_columns", lambda _fd: COLUMNS)
+    monkeypatch.setattr(status_line, "window_size", lambda _fd: (24, COLUMNS))
 
 
 @given(steps=STEPS, colour=st.booleans())
