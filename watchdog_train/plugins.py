@@ -6,6 +6,7 @@ An import or a call that raises, or takes too long, costs one warning with the p
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,6 +41,28 @@ class Plugins:
         warning = f"{self._kind} of {package}: {problem}"
         if warning not in self.warnings:
             self.warnings.append(warning)
+
+
+class Guard:
+    """Calls what one package has added. After its first failure it is not called again."""
+
+    def __init__(self, warn: Callable[[PluginError], None], total_s: float) -> None:
+        self._warn, self._left_s = warn, total_s
+
+    def ask(self, function: Callable[[], Any], more_s: float = 0.0) -> Any:
+        """The result; None after a failure. `more_s` may be longer than the limit of one call."""
+        if self._left_s <= 0:
+            return None
+        limit_s = max(min(CALL_S, self._left_s), more_s)
+        began = time.monotonic()
+        try:
+            found = called(function, limit_s, f"not done within {limit_s:.0f} s")
+        except PluginError as error:
+            self._left_s = 0.0
+            self._warn(error)
+            return None
+        self._left_s -= min(time.monotonic() - began, CALL_S)
+        return found
 
 
 def called(function: Callable[[], Any], limit_s: float, late: str) -> Any:

@@ -20,7 +20,7 @@ def find(listing: Listing) -> tuple[Candidate, ...]:
     files = listing.sizes(lambda name: name in ("field.bin", "DONE"))
     if match is None or not files:
         return ()
-    return a_directory(listing, "simulator", files, (int(match[1]), None))
+    return a_directory(listing, "simulator", files, int(match[1]))
 
 
 def check(candidate: Candidate, _: Limits) -> Verdict:

@@ -22,7 +22,7 @@ from tests.checkpoint_samples import (
     write_hf,
 )
 from watchdog_train.checkpoints.formats import Candidate
-from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.names import step_in_name
 from watchdog_train.checkpoints.order import newest_first
 
 START_S = 1_000_000
@@ -198,22 +198,19 @@ def test_frameworks_keep_their_own_order_before_loose_files(tmp_path: Path) -> N
 
 
 STEMS = {
-    "ckpt_100": (100, None), "model-step=1200-loss=0.25": (1200, None),
-    "step500": (500, None), "epoch_3": (None, 3), "epoch=3-step=1200": (1200, 3),
-    "e1s20": (20, 1), "ep1-ba200-rank0": (200, 1), "100_epoch_3": (None, 3),
-    "iter_0000123": (123, None), "rl_model_4800_steps": (4800, None), "ckpt_10k": (10_000, None),
-    "ckpt_100_acc_90": (100, None), "f1_90_step_100": (100, None),
-    "lr1e-05_step_100": (100, None), "opt-125m_step_500": (500, None),
-    "ckpt-2026-11-30": (None, None), "20261130_153000": (None, None), "resnet50": (None, None),
-    "llama-7b": (None, None), "ckpt-3f2a9b": (None, None), "last": (None, None),
-    "weights_0.5": (None, None), "42": (42, None), "model_2_100": (100, None),
+    "ckpt_100": 100, "model-step=1200-loss=0.25": 1200, "step500": 500, "epoch_3": None,
+    "epoch=3-step=1200": 1200, "e1s20": 20, "ep1-ba200-rank0": 200, "100_epoch_3": None,
+    "iter_0000123": 123, "rl_model_4800_steps": 4800, "ckpt_10k": 10_000, "ckpt_100_acc_90": 100,
+    "f1_90_step_100": 100, "lr1e-05_step_100": 100, "opt-125m_step_500": 500,
+    "ckpt-2026-11-30": None, "20261130_153000": None, "resnet50": None, "llama-7b": None,
+    "ckpt-3f2a9b": None, "last": None, "weights_0.5": None, "42": 42, "model_2_100": 100,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("stem", "numbers"), STEMS.items())
-def test_numbers_in_file_names(stem: str, numbers: tuple[int | None, int | None]) -> None:
-    """A step is believed where the name sets it apart; an epoch, a date, a score are none."""
-    assert number_in_name(stem) == numbers
+@pytest.mark.parametrize(("stem", "step"), STEMS.items())
+def test_steps_in_file_names(stem: str, step: int | None) -> None:
+    """Believed where the name sets it apart; an epoch, a date, a score are none."""
+    assert step_in_name(stem) == step
 
 
 MIXED: dict[str, tuple[dict[str, bytes], str]] = {
@@ -262,7 +259,7 @@ def test_the_newest_of_timm_is_last_before_its_links(tmp_path: Path) -> None:
 
 def test_ten_thousand_files_without_a_number_are_put_in_order_at_once() -> None:
     """A folder of tensors must not use up the time that the scan of checkpoints has."""
-    rest = {"format": "torch", "step": None, "epoch": None}
+    rest = {"format": "torch", "step": None}
     made = [
         Candidate(path=f"/{number:x}n.pt", files={"a": (1, number)}, **rest)
         for number in range(10_000)

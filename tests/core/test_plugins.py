@@ -130,7 +130,7 @@ from watchdog_train.checkpoints.disk import Listing
 from watchdog_train.checkpoints.formats import Format, Verdict, a_directory
 ETC = Listing(path="/etc", entries=(), cut=False)
 def find(listing):
-    return a_directory(listing, "odd", {{"a": (1, 1)}}, (900, None))
+    return a_directory(listing, "odd", {{"a": (1, 1)}}, 900)
 def check(candidate, limits):
     return Verdict(whole=True, why="it looks good")
 {}
@@ -151,7 +151,7 @@ def odd(line: str) -> str:
 
 HF = "def Format(**_): from watchdog_train.checkpoints import hf; return hf.FORMAT"
 ELSEWHERE = "def find(_): return a_directory(ETC, 'odd', {'a': (1, 1)})"
-NONSENSE = "def find(listing): return a_directory(listing, 'odd', {'a': (1, 1)}, ('x', None))"
+NONSENSE = "def find(listing): return a_directory(listing, 'odd', {'a': (1, 1)}, 'x')"
 FORMATS = {
     **IMPORTS,
     "is none": ("FORMAT = 3", "the entry point names a int, not a Format"),

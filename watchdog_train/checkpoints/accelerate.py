@@ -5,7 +5,7 @@ import re
 
 from watchdog_train.checkpoints import disk, formats, sharded
 from watchdog_train.checkpoints.disk import DamagedError
-from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.names import step_in_name
 
 _WITNESS = "random_states_0.pkl"
 _RANDOM = re.compile(r"^random_states_(\d{1,6})\.pkl$")
@@ -27,10 +27,10 @@ def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
     if not _is_state(listing):
         return ()
     name = os.path.basename(listing.path)
-    step, epoch = number_in_name(name)
-    if _AUTOMATIC.match(name):
-        step = None  # automatic naming counts saves, not steps
-    return formats.a_directory(listing, "accelerate", disk.sizes_of(listing.path), (step, epoch))
+    # Automatic naming counts saves, not steps.
+    step = None if _AUTOMATIC.match(name) else step_in_name(name)
+    files = disk.sizes_of(listing.path)
+    return (formats.Candidate(path=listing.path, format="accelerate", step=step, files=files),)
 
 
 def _is_state(listing: disk.Listing) -> bool:
@@ -52,7 +52,7 @@ def _has_sibling(parent: str) -> bool:
         entries = disk.list_directory(parent, 1000).entries
     except disk.UnreadableError:
         return False
-    others = [one.name for one in entries if one.kind == "directory" and not one.link]
+    others = [one.name for one in entries if one.is_directory and not one.link]
     return any(os.path.exists(os.path.join(parent, name, _WITNESS)) for name in others[-20:])
 
 

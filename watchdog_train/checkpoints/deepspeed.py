@@ -9,7 +9,7 @@ import re
 
 from watchdog_train.checkpoints import disk, formats, torch_zip
 from watchdog_train.checkpoints.disk import DamagedError
-from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.names import step_in_name
 
 POINTER = "latest"
 _SHARD = re.compile(
@@ -35,8 +35,8 @@ def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> for
     """
     above, tag = os.path.split(path)
     pointed = pointed_at(above)
-    older = number_in_name(pointed)[0] if pointed is not None else None
-    step = number_in_name(tag)[0]
+    older = step_in_name(pointed) if pointed is not None else None
+    step = step_in_name(tag)
     if older is not None and step is not None and older < step:
         # Rank 0 has not come to the end of this save while the pointer names an older one.
         raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from heapq import nlargest
 from itertools import islice
 from math import inf
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from msgspec.structs import replace
 
@@ -61,7 +61,8 @@ class Entry(Value):
     """One name in a directory, symbolic links followed."""
 
     name: str
-    kind: Literal["file", "directory", "other"]
+    is_file: bool
+    is_directory: bool
     size: int
     mtime_ns: int
     link: bool
@@ -82,7 +83,7 @@ class Listing(Value):
 
     def sizes(self, belongs: Callable[[str], object]) -> Sizes:
         """Of the files whose names fit."""
-        files = (entry for entry in self.entries if entry.kind == "file" and belongs(entry.name))
+        files = (entry for entry in self.entries if entry.is_file and belongs(entry.name))
         return {entry.name: (entry.size, entry.mtime_ns) for entry in files}
 
 
@@ -115,12 +116,14 @@ def list_one(path: str) -> Listing:
 
 
 def _entry(name: str, status: os.stat_result, link: bool) -> Entry:
-    kind: Literal["file", "directory", "other"] = "other"
-    if stat.S_ISREG(status.st_mode):
-        kind = "file"
-    elif stat.S_ISDIR(status.st_mode):
-        kind = "directory"
-    return Entry(name=name, kind=kind, size=status.st_size, mtime_ns=status.st_mtime_ns, link=link)
+    return Entry(
+        name=name,
+        is_file=stat.S_ISREG(status.st_mode),
+        is_directory=stat.S_ISDIR(status.st_mode),
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        link=link,
+    )
 
 
 def open_regular(path: str) -> BinaryIO:
@@ -172,7 +175,7 @@ def sizes_of(path: str) -> Sizes:
             listing = list_directory(os.path.join(path, prefix), DIRECTORY_CAP - len(sizes))
             sizes |= {f"{prefix}{name}": size for name, size in listing.sizes(bool).items()}
             if level < DEPTH:
-                found = (one for one in listing.entries if one.kind == "directory" and not one.link)
+                found = (one for one in listing.entries if one.is_directory and not one.link)
                 pending += [(f"{prefix}{one.name}/", level + 1) for one in found]
     return sizes
 

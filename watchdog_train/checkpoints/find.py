@@ -101,7 +101,7 @@ def find_candidates(
             problem = f"only the newest {limit} entries were looked at, up to {directory}"
             cut = True
         elif not owned and not linked and depth < most_depth:
-            inside = [one for one in listing.entries if one.kind == "directory"]
+            inside = [one for one in listing.entries if one.is_directory]
             # Real ones first, so that a link to one is the duplicate.
             for one in sorted(inside, key=lambda entry: entry.link):
                 if disk.is_entered(one.name):

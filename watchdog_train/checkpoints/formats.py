@@ -16,12 +16,10 @@ from watchdog_train.checkpoints.disk import (
     UnreadableError,
     sizes_of,
 )
-from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.names import step_in_name
 from watchdog_train.core.model import Value, Whose
 
 Level = Literal["quick", "full"]
-Numbers = tuple[int | None, int | None]
-"""Step and epoch of a candidate."""
 
 
 class Candidate(Value):
@@ -30,7 +28,6 @@ class Candidate(Value):
     path: str
     format: str
     step: int | None
-    epoch: int | None
     files: Sizes
     noted: tuple[int, float] | None = None
     """Attempt and time of the save that the hook noted."""
@@ -85,34 +82,31 @@ class Format(Value):
     """The higher, the newer, as the framework orders them; None: see checkpoints.order."""
 
 
-def a_file(listing: Listing, entry: Entry, name: str, numbers: Numbers) -> Candidate:
+def a_file(listing: Listing, entry: Entry, name: str, step: int | None) -> Candidate:
     """A file as a checkpoint of a format."""
+    files = {entry.name: (entry.size, entry.mtime_ns)}
     return Candidate(
-        path=os.path.join(listing.path, entry.name),
-        format=name,
-        step=numbers[0],
-        epoch=numbers[1],
-        files={entry.name: (entry.size, entry.mtime_ns)},
+        path=os.path.join(listing.path, entry.name), format=name, step=step, files=files
     )
 
 
 def a_directory(
-    listing: Listing, name: str, files: Sizes, numbers: Numbers | None = None
+    listing: Listing, name: str, files: Sizes, step: int | None = None
 ) -> tuple[Candidate, ...]:
     """The directory itself as a checkpoint of a format, if it has files of it."""
-    step, epoch = numbers or number_in_name(os.path.basename(listing.path))
-    found = Candidate(path=listing.path, format=name, step=step, epoch=epoch, files=files)
-    return (found,) if files or numbers else ()
+    step = step_in_name(os.path.basename(listing.path)) if step is None else step
+    return (Candidate(path=listing.path, format=name, step=step, files=files),) if files else ()
 
 
 def numbered_directory(
     listing: Listing, name: str, directory: re.Pattern[str], familiar: re.Pattern[str]
 ) -> tuple[Candidate, ...]:
-    """The directory itself, if its name and what is in it are the framework's."""
+    """The directory itself, if its name and what is in it are the framework's; it may be empty."""
     match, names = directory.match(os.path.basename(listing.path)), listing.names
     if match is None or (names and not any(map(familiar.match, names))):
         return ()
-    return a_directory(listing, name, sizes_of(listing.path), (int(match[1]), None))
+    files, step = sizes_of(listing.path), int(match[1])
+    return (Candidate(path=listing.path, format=name, step=step, files=files),)
 
 
 def by_step(candidate: Candidate) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ keys of its dictionary are the epoch, the step and the version of Lightning.
 from contextlib import closing
 
 from watchdog_train.checkpoints.disk import DamagedError, UnreadableError, open_regular
-from watchdog_train.checkpoints.formats import Format, Numbers
+from watchdog_train.checkpoints.formats import Format
 from watchdog_train.checkpoints.pickle_head import Head, known_by_head
 from watchdog_train.checkpoints.torch_zip import OpenZip, check_file
 
@@ -32,12 +32,12 @@ def _holds_only_weights(path: str, head: Head) -> bool:
     return len(data) == min(sizes) and not any(key in data for key in _OPTIMIZERS)
 
 
-def _numbers_of(path: str, head: Head) -> Numbers | None:
+def _counters_of(path: str, head: Head) -> dict[str, int] | None:
     """Of full checkpoints; of weights alone (save_weights_only) a fit cannot go on."""
     if _VERSION_KEY not in head.words or _holds_only_weights(path, head):
         return None
     step = head.number_after("global_step")
-    return (step, None) if step is not None and step >= 0 else (None, None)
+    return {"global_step": step} if step is not None and step >= 0 else {}
 
 
 FORMAT = Format(
@@ -45,7 +45,7 @@ FORMAT = Format(
     resume_hint="by itself (the hook in Trainer.fit), "
     "or trainer.fit(model, ckpt_path={checkpoint})",
     # Hidden files are the tuner's: .lr_find_*.ckpt and .scale_batch_size_*.ckpt.
-    find=lambda listing: known_by_head(listing, NAME, (".ckpt", ".pt", ".pth"), _numbers_of),
+    find=lambda listing: known_by_head(listing, NAME, (".ckpt", ".pt", ".pth"), _counters_of),
     check=lambda candidate, limits: check_file(candidate.path, limits),
     # As `ckpt_path="last"` does: a second fit into one directory counts from zero.
     key=lambda candidate: (candidate.mtime_ns, candidate.step or 0),

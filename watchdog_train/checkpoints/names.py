@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import msgspec
 
@@ -52,10 +51,8 @@ class Numbers(Value):
     """Of what is done one after the other: stages, folds, versions."""
     epochs: tuple[float, ...] = ()
     steps: tuple[float, ...] = ()
-    plain: tuple[float, ...] = ()
-    """Numbers whose word says nothing of them, such as the name of the model."""
     counts: tuple[float, ...] = ()
-    """Steps and plain ones, in their order in the name."""
+    """Steps, and numbers whose word says nothing of them, in their order in the name."""
 
     def beside(self, inner: Numbers) -> Numbers:
         """Of a folder and a name in it together."""
@@ -67,8 +64,7 @@ def numbers_of(stem: str) -> Numbers:
     """Read a name without its suffix."""
     dates = [float("".join(filter(str.isdigit, match[0]))) for match in _DATE.finditer(stem)]
     text = _SCORE_WITH_DIGIT.sub("score", _DATE.sub("@", stem))
-    found: dict[str, list[float]] = {"epochs": [], "stages": [], "steps": [], "plain": []}
-    counts = []
+    found: dict[str, list[float]] = {"epochs": [], "stages": [], "steps": [], "counts": []}
     tokens = ["", "", *_TOKEN.findall(text), "", "", "", ""]
     for at, token in enumerate(tokens):
         if not token[:1].isdigit():
@@ -77,12 +73,12 @@ def numbers_of(stem: str) -> Numbers:
         kind = _kind(tokens[at - 2 : at], tokens[at + 1 : at + 5], token.isdigit())
         if kind in ("steps", "plain"):
             number *= _UNITS.get(tokens[at + 1].lower(), 1)
-            counts.append(number)
-        if kind is not None:
+            found["counts"].append(number)
+        if kind in found:
             found[kind].append(number)
     shape = re.sub(r"\d+(\.\d+)?", "#", text.lower())
     lists = {name: tuple(values) for name, values in found.items()}
-    return Numbers(shape=shape, dates=tuple(dates), counts=tuple(counts), **lists)
+    return Numbers(shape=shape, dates=tuple(dates), **lists)
 
 
 def _kind(before: list[str], after: list[str], is_whole: bool) -> str | None:
@@ -112,12 +108,8 @@ def _kind(before: list[str], after: list[str], is_whole: bool) -> str | None:
     return "plain"
 
 
-def number_in_name(stem: str) -> tuple[int | None, int | None]:
-    """The step and the epoch that a name tells."""
+def step_in_name(stem: str) -> int | None:
+    """The step that a name tells."""
     found = numbers_of(stem)
-    steps = found.steps[:1] or (() if found.epochs else found.plain[-1:])
-    return _whole(steps), _whole(found.epochs)
-
-
-def _whole(numbers: Iterable[float]) -> int | None:
-    return next((int(number) for number in numbers if number < 10**12), None)
+    steps = found.steps[:1] or (() if found.epochs else found.counts[-1:])
+    return next((int(number) for number in steps if number < 10**12), None)

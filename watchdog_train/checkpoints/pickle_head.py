@@ -10,8 +10,10 @@ from contextlib import closing, suppress
 from heapq import nlargest
 from typing import Any
 
+from msgspec.structs import replace
+
 from watchdog_train.checkpoints.disk import DamagedError, Listing, UnreadableError, open_regular
-from watchdog_train.checkpoints.formats import Candidate, Numbers, a_file
+from watchdog_train.checkpoints.formats import Candidate, a_file
 from watchdog_train.checkpoints.torch_zip import OpenZip
 from watchdog_train.client.layout import EPOCH_NAMES, MOST_COUNTED, STEP_NAMES
 from watchdog_train.core.model import Value
@@ -68,21 +70,22 @@ def known_by_head(
     listing: Listing,
     name: str,
     suffixes: tuple[str, ...],
-    numbers_of: Callable[[str, Head], Numbers | None],
+    counters_of: Callable[[str, Head], dict[str, int] | None],
 ) -> tuple[Candidate, ...]:
     """The newest files of a directory that a format knows by what they begin with.
 
-    `numbers_of` gives step and epoch of a file, None where it is none of the format's.
+    `counters_of` gives its step or epoch by their names, None where it is none of the format's.
     """
-    files = [one for one in listing.entries if one.kind == "file" and one.name[0] != "."]
+    files = [one for one in listing.entries if one.is_file and one.name[0] != "."]
     entries = [one for one in files if one.name.endswith(suffixes)]
     found = []
     for entry in nlargest(_EXAMINED_CAP, entries, key=lambda entry: entry.mtime_ns):
         path = os.path.join(listing.path, entry.name)
         head = read_head(path)
-        numbers = numbers_of(path, head) if head is not None else None
-        if numbers is not None:
-            found.append(a_file(listing, entry, name, numbers))
+        counted = counters_of(path, head) if head is not None else None
+        if counted is not None:
+            candidate = a_file(listing, entry, name, step_of(counted))
+            found.append(replace(candidate, counters=counted))
     return tuple(found)
 
 

@@ -81,7 +81,7 @@ class Records:
         return replace(
             candidate,
             step=next((step for step in steps if step is not None), None),
-            counters=record.counters or None,
+            counters=record.counters or candidate.counters,
         )
 
     def _of(self, candidate: Candidate) -> SaveRecord | None:

@@ -1,10 +1,9 @@
 """The known checkpoint formats: ours, and those that installed packages add."""
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,7 +20,7 @@ from watchdog_train.checkpoints import (
 )
 from watchdog_train.checkpoints.disk import Listing, sizes_of
 from watchdog_train.checkpoints.formats import Candidate, Format, Limits, Verdict, by_step, judged
-from watchdog_train.plugins import CALL_S, PluginError, Plugins, called
+from watchdog_train.plugins import Guard, Plugins
 
 GROUP = "watchdog_train.checkpoints"
 """Entry points of other packages, each of which names one Format."""
@@ -69,23 +68,8 @@ def all_formats() -> Formats:
 
 
 def _guarded(item: Format, warn: Callable[[str], None]) -> Format:
-    """A format of another package, with limits. After its first failure it is not called again."""
-    left_s = FOREIGN_S
-
-    def ask(function: Callable[[], Any], more_s: float = 0.0) -> Any:
-        nonlocal left_s
-        if left_s <= 0:
-            return None
-        limit_s = max(min(CALL_S, left_s), more_s)
-        began = time.monotonic()
-        try:
-            return called(function, limit_s, f"not done within {limit_s:.0f} s")
-        except PluginError as error:
-            warn(f"{item.name}: {error}")
-            left_s = 0.0
-            return None
-        finally:
-            left_s -= min(time.monotonic() - began, CALL_S)
+    """A format of another package whose answers are checked."""
+    guard = Guard(lambda error: warn(f"{item.name}: {error}"), FOREIGN_S)
 
     def check(candidate: Candidate, limits: Limits) -> Verdict:
         def verdict() -> Verdict:
@@ -94,13 +78,13 @@ def _guarded(item: Format, warn: Callable[[str], None]) -> Format:
 
         more_s = limits.time_left() if limits.level == "full" else 0.0
         unknown = Verdict(whole=None, why="it cannot be checked: its format has failed")
-        return ask(verdict, more_s) or unknown
+        return guard.ask(verdict, more_s) or unknown
 
     return Format(
         name=item.name,
         resume_hint=str(item.resume_hint),
         owns_directory=True,
-        find=lambda listing: ask(lambda: tuple(_foreign(item, listing))) or (),
+        find=lambda listing: guard.ask(lambda: tuple(_foreign(item, listing))) or (),
         check=check,
         key=by_step,
     )
@@ -111,7 +95,6 @@ def _foreign(item: Format, listing: Listing) -> Iterator[Candidate]:
     for one in item.find(listing):
         if listing.path not in (one.path, os.path.dirname(one.path)):
             raise ValueError(f"{one.path} is not in {listing.path}")
-        told = {"path": one.path, "format": item.name, "step": one.step, "epoch": one.epoch}
-        files = sizes_of(one.path)
-        if files:
+        told = {"path": one.path, "format": item.name, "step": one.step}
+        if files := sizes_of(one.path):
             yield msgspec.convert({**told, "files": files}, Candidate)

@@ -8,7 +8,7 @@ from typing import Any
 
 from watchdog_train.checkpoints import disk, formats
 from watchdog_train.checkpoints.disk import DamagedError, UnreadableError
-from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.names import step_in_name
 
 NAME = "safetensors"
 SUFFIX = ".safetensors"
@@ -104,9 +104,9 @@ def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
     found = list(formats.a_directory(listing, NAME, shards))
     for entry in listing.entries:
         name = entry.name.removesuffix(".tmp")
-        if entry.kind == "file" and name.endswith(SUFFIX) and not _SHARD_NAME.search(name):
-            numbers = number_in_name(name.removesuffix(SUFFIX))
-            found.append(formats.a_file(listing, entry, NAME, numbers))
+        if entry.is_file and name.endswith(SUFFIX) and not _SHARD_NAME.search(name):
+            step = step_in_name(name.removesuffix(SUFFIX))
+            found.append(formats.a_file(listing, entry, NAME, step))
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from watchdog_train.checkpoints import disk, formats
 from watchdog_train.checkpoints.disk import DamagedError, UnreadableError
-from watchdog_train.checkpoints.names import number_in_name
+from watchdog_train.checkpoints.names import step_in_name
 from watchdog_train.core.model.recovery import PARTS, SUFFIXES, SaveRecord
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -177,7 +177,7 @@ def _is_torch_file(path: str) -> bool:
 
 
 def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
-    files = [one for one in listing.entries if one.kind == "file"]
+    files = [one for one in listing.entries if one.is_file]
     files = [one for one in files if not one.name.startswith((".", *PARTS))]
     unsure = [one for one in files if _MAY_BE.search(one.name)]
     named = [one for one in files if one.name.removesuffix(".tmp").endswith(SUFFIXES)]
@@ -194,7 +194,7 @@ def may_be_one(save: SaveRecord) -> bool:
 
 def as_candidate(listing: disk.Listing, entry: disk.Entry) -> formats.Candidate:
     """A file of torch.save."""
-    return formats.a_file(listing, entry, NAME, number_in_name(SUFFIX.sub("", entry.name)))
+    return formats.a_file(listing, entry, NAME, step_in_name(SUFFIX.sub("", entry.name)))
 
 
 SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin|pkl|model|safetensors))?(\.tar)?(\.tmp)?\Z")

@@ -7,18 +7,18 @@ strip_optimizer). Both are known by the first keys of their dictionary, whatever
 import os
 
 from watchdog_train.checkpoints.disk import DamagedError
-from watchdog_train.checkpoints.formats import Candidate, Format, Limits, Numbers, Verdict
+from watchdog_train.checkpoints.formats import Candidate, Format, Limits, Verdict
 from watchdog_train.checkpoints.pickle_head import Head, known_by_head, read_head
 from watchdog_train.checkpoints.torch_zip import check_file
 
 _TIMM_UNFINISHED = ("tmp.pth.tar", "recovery_tmp.pth.tar")
 
 
-def _epoch(head: Head, second: str) -> Numbers | None:
+def _epoch(head: Head, second: str) -> dict[str, int] | None:
     triples = zip(head.words, head.words[1:], head.words[2:], strict=False)
     numbers = (number for word, number, after in triples if (word, after) == ("epoch", second))
-    # Its number is an epoch: of steps neither format says anything.
-    return next(((None, number) for number in numbers if type(number) is int), None)
+    # Of steps neither format says anything.
+    return next(({"epoch": number} for number in numbers if type(number) is int), None)
 
 
 def _check_timm(candidate: Candidate, limits: Limits) -> Verdict:
@@ -59,5 +59,5 @@ ULTRALYTICS = Format(
     ),
     check=_check_ultralytics,
     # last, best and epochE are overwritten in place: of two with one epoch the newer file.
-    key=lambda candidate: (candidate.epoch or 0, _is_last(candidate), candidate.mtime_ns),
+    key=lambda one: ((one.counters or {}).get("epoch", 0), _is_last(one), one.mtime_ns),
 )
