@@ -17,9 +17,9 @@ from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.explain.chains import Chains
-from watchdog_train.explain.device_calls import device_call
 from watchdog_train.explain.explanation import Situation, explain
 from watchdog_train.explain.judge import judge
+from watchdog_train.explain.waits import device_call
 from watchdog_train.report.explanation_text import cause_words, sentences, what_happened
 
 REDUCE = (

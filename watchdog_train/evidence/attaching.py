@@ -17,7 +17,7 @@ from watchdog_train.evidence.jobs import Finished, Job, run_all
 from watchdog_train.evidence.process_look import look
 from watchdog_train.evidence.request import EvidenceRequest
 from watchdog_train.evidence.targets import ORDER, Target, in_the_kernel
-from watchdog_train.explain.device_calls import device_call
+from watchdog_train.explain.waits import device_call
 from watchdog_train.system.protocol import ProcessSystem
 
 _TWICE_CAP = 24

@@ -45,10 +45,9 @@ from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
 from watchdog_train.explain.chains import Chains
-from watchdog_train.explain.device_calls import device_call
 from watchdog_train.explain.explanation import Situation
 from watchdog_train.explain.judge import judge
-from watchdog_train.explain.waits import as_raised, deciding_thread
+from watchdog_train.explain.waits import as_raised, deciding_thread, device_call
 from watchdog_train.system import current as current_system
 from watchdog_train.system.cgroup import swap_bytes
 from watchdog_train.system.protocol import ProcessSystem

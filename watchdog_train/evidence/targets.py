@@ -25,7 +25,7 @@ from watchdog_train.core.model.gpu import FLAT_UTIL, GpuUse
 from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.notices.notes import NOTE_BYTES, decode_note
 from watchdog_train.evidence import from_inside, process_look, redact
-from watchdog_train.explain.device_calls import device_call
+from watchdog_train.explain.waits import device_call
 from watchdog_train.system import current, proc
 from watchdog_train.trusted_files import read_regular
 

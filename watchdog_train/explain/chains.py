@@ -12,7 +12,7 @@ from watchdog_train.core.diagnosis.collectives import compare, from_log, pending
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.first_failure import first_failures
 from watchdog_train.core.diagnosis.log_search import LogIndex
-from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
+from watchdog_train.core.diagnosis.stacks import ThreadStack, any_matches, frame_matches
 from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
@@ -260,7 +260,7 @@ class Chains:
         hides = f"{_HIDES} || {frame_sets.BACKWARD}" if self.several else _HIDES
         frames = (frame for node in nodes if node.thread for frame in node.thread.frames)
         hidden = any(isinstance(node.doing, x.CollectiveWait) for node in nodes)
-        return ("", None) if hidden or any(frame_matches(hides, one) for one in frames) else None
+        return ("", None) if hidden or any_matches(hides, frames) else None
 
     # -- edges ----------------------------------------------------------------------------------
     def _waits(self, at: int) -> Waits:  # noqa: PLR0912 - one case for each kind of wait
@@ -467,7 +467,7 @@ def _trains_with_others(evidence: Evidence) -> bool:
 def _dismantles(process: ProcessEvidence) -> bool:
     """It takes its process group apart, which waits for all ranks unless they wait for it."""
     frames = process.main.frames if process.main is not None else ()
-    return any(frame_matches(frame_sets.DISMANTLES_GROUP, frame) for frame in frames)
+    return any_matches(frame_sets.DISMANTLES_GROUP, frames)
 
 
 def plain_operation(name: str) -> str:

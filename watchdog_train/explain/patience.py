@@ -12,7 +12,7 @@ from typing import get_args
 import msgspec
 
 from watchdog_train.core.diagnosis.facts import FLAT_CPU_SHARE
-from watchdog_train.core.diagnosis.stacks import ThreadStack, frame_matches
+from watchdog_train.core.diagnosis.stacks import ThreadStack, any_matches
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.explanation import Patience, PatienceRow, Silence
@@ -114,9 +114,7 @@ def _asking(facts: Chains) -> tuple[int, ...]:
 def _serves(threads: Iterable[ThreadStack]) -> bool:
     """A worker that waits for its next task, and has none."""
     frames = [frame for thread in threads for frame in thread.frames]
-    return any(frame_matches(NO_TASK, frame) for frame in frames) and not any(
-        frame_matches(HAS_A_TASK, frame) for frame in frames
-    )
+    return any_matches(NO_TASK, frames) and not any_matches(HAS_A_TASK, frames)
 
 
 def _known_row(facts: Chains, at: int, doing: x.Doing) -> PatienceRow | None:

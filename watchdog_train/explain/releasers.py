@@ -6,10 +6,8 @@ DataLoader. Nothing is concluded while another thread of the program works, for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from watchdog_train.core.diagnosis.facts import ProcessEvidence
-from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, frame_matches
+from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack, any_matches, frame_matches
 from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain.waits import kernel_wait, own_frame
@@ -43,7 +41,7 @@ def dead_releaser(process: ProcessEvidence, thread: ThreadStack | None) -> Excep
     raised = [Frame(function=p.function, file=p.file, line=p.line) for p in died.frames]
     for waits, releases in _OWNERS:
         ended = next((f for f in raised if frame_matches(releases, f)), None)
-        if ended is None or not _has(thread.frames, waits):
+        if ended is None or not any_matches(waits, thread.frames):
             continue
         others = [one for one in process.threads if one is not thread]
         replaced = any(
@@ -54,15 +52,11 @@ def dead_releaser(process: ProcessEvidence, thread: ThreadStack | None) -> Excep
     return None
 
 
-def _has(frames: Sequence[Frame], pattern: str) -> bool:
-    return any(frame_matches(pattern, frame) for frame in frames)
-
-
 def _works(process: ProcessEvidence, tid: int, owner: str) -> bool:
     """Whether a thread works that belongs neither to this object nor to us."""
     fact = process.thread_waits[tid]
     stack = next((one for one in process.threads if one.os_id == tid), None)
-    if stack is not None and _has(stack.frames, f"{owner} || {_OURS}"):
+    if stack is not None and any_matches(f"{owner} || {_OURS}", stack.frames):
         return False
     if fact.state in ("R", "D") or isinstance(fact.wait, w.Running):
         return True

@@ -22,8 +22,8 @@ from watchdog_train.core.diagnosis.idle import is_idle_helper
 from watchdog_train.core.diagnosis.log_search import Hit, LogIndex
 from watchdog_train.core.diagnosis.stacks import (
     ThreadStack,
+    any_matches,
     find_chain,
-    frame_matches,
     own_frames,
 )
 from watchdog_train.core.model import explanation as x
@@ -61,7 +61,7 @@ class Stack:
         """Whether one of the innermost frames fits: so many of Python, and the native ones."""
         python = [frame for frame in self.frames if not frame.native][:depth]
         native = [frame for frame in self.frames[: depth * _NATIVE_DEPTH] if frame.native]
-        return any(frame_matches(pattern, frame) for frame in (*native, *python))
+        return any_matches(pattern, (*native, *python))
 
     def avoids(self, *patterns: str) -> bool:
         """Whether it has frames, and none of these."""

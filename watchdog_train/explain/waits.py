@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from watchdog_train.core.diagnosis.idle import (
 from watchdog_train.core.diagnosis.stacks import (
     Frame,
     ThreadStack,
+    any_matches,
     frame_matches,
     is_library,
     own_frames,
@@ -25,7 +27,6 @@ from watchdog_train.core.diagnosis.stacks import (
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.explain import frame_sets
-from watchdog_train.explain.device_calls import called_by, device_call
 
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
 """Names of threads that tick or wait in every healthy run, whatever their frames say."""
@@ -120,6 +121,21 @@ _SOURCES: tuple[tuple[re.Pattern[str], x.Doing], ...] = (
 """Calls of C functions leave no Python frame: the line that calls tells."""
 
 
+LAUNCH = "cudaLaunch*|cuLaunch*|hipLaunch*|hipModuleLaunch*"
+"""Blocked where the queue of kernels is full."""
+_DEVICE_WAITS = (
+    "cuda*Synchronize*|cu*Synchronize*|hip*Synchronize*|cudaMemcpy*|cuMemcpy*|hipMemcpy*|"
+    f"*memcpy_and_sync*|*_local_scalar_dense_cuda*|{LAUNCH}"
+)
+_BEGINS_KERNELS = (
+    "*ModuleLoad*|*LibraryLoad*|cuLink*|nvrtc*|cuInit|*CtxCreate*|*PrimaryCtx*|*CommInit*|"
+    "*cudnnCreate|*cublasCreate*|*lazy_init*|compile_fx*|_compile_inner|*autotun*|do_bench*|"
+    "benchmark*"
+)
+"""Loads, compiles, initialises or measures kernels: slow, and no wait for a collective."""
+_DEVICE_LINE = re.compile(r"[\w.\[\]]+\.(?:item|cpu|tolist|numpy|nonzero|synchronize|any|all|to)\(")
+
+
 def deciding_thread(process: ProcessEvidence) -> ThreadStack | None:
     """The one that made the last beat, else the main one, unless that only waits for orders."""
     wanted = process.deciding_tid
@@ -143,7 +159,7 @@ def deciding_thread(process: ProcessEvidence) -> ThreadStack | None:
 def is_ticker(thread: ThreadStack) -> bool:
     """Whether it never decides, neither alive nor dead."""
     named = thread.name is not None and _TICKERS.match(thread.name) is not None
-    serves = any(frame_matches(_SERVES, frame) for frame in thread.frames[:6])
+    serves = any_matches(_SERVES, thread.frames[:6])
     return not thread.main and (named or serves or is_idle_helper(thread))
 
 
@@ -218,15 +234,33 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, *, several: bool
             alone = not any(own_frame(t) for t in process.threads if t is not thread)
             return msgspec.structs.replace(by_frame or x.PythonLockWait(), sealed=alone)
         return wait if known or by_frame is None else by_frame
-    if by_frame is not None and not (isinstance(wait, w.PollWait) and _says_more(wait)):
+    polled = wait.waits if isinstance(wait, w.PollWait) else ()
+    single = len(polled) == 1 and not isinstance(polled[0], w.UnknownWait)
+    if by_frame is not None and not single:  # one object tells more than the frame that polls
         return by_frame
     if isinstance(wait, w.PollWait):
-        return wait.waits[0] if len(wait.waits) == 1 else wait
+        return polled[0] if len(polled) == 1 else wait
     if process.asks is not None or is_computing(process, thread):
         return x.Computing(cpu_share=process.cpu_share, changed=process.changed, asks=process.asks)
-    if thread is not None and any(frame_matches(_NATIVE_LOCK, frame) for frame in frames[:3]):
+    if thread is not None and any_matches(_NATIVE_LOCK, frames[:3]):
         return w.MutexWait(address=0)
     return wait or w.UnknownWait(why="refused" if thread is None else "no_proc")
+
+
+def device_call(thread: ThreadStack | None) -> str | None:
+    """`cudaStreamSynchronize`; None: it waits for no device, or native frames are not known."""
+    frames = thread.frames if thread is not None else ()
+    native = takewhile(lambda frame: frame.native, frames)
+    found = next((frame.name for frame in native if frame_matches(_DEVICE_WAITS, frame)), None)
+    return None if any_matches(_BEGINS_KERNELS, frames) else found
+
+
+def called_by(thread: ThreadStack | None) -> str:
+    """`loss.item()`, by the text of the innermost Python line; empty: not known."""
+    frames = own_frames(thread.frames) if thread is not None else ()
+    source = next((frame.source for frame in frames if not frame.native), None)
+    match = _DEVICE_LINE.search(source or "")
+    return f"{match[0]})" if match is not None else ""
 
 
 def _native_threads(process: ProcessEvidence) -> tuple[str, ...]:
@@ -261,17 +295,12 @@ def _wakes(wait: w.Wait) -> bool:
 
 def hears_children(process: ProcessEvidence) -> bool:
     """Whether a thread of a pool wakes the others when a child of the process answers."""
-    return any(frame_matches(_POOL, frame) for t in process.threads for frame in t.frames)
+    return any(any_matches(_POOL, thread.frames) for thread in process.threads)
 
 
 def _is_timer(frames: Sequence[Frame]) -> bool:
     """The thread of a threading.Timer before its time."""
     return bool(frames) and all(frame.native or frame.short == "threading.py" for frame in frames)
-
-
-def _says_more(wait: w.PollWait) -> bool:
-    """A poll of one object that the kernel has named tells more than the frame that polls."""
-    return len(wait.waits) == 1 and not isinstance(wait.waits[0], w.UnknownWait)
 
 
 def is_computing(process: ProcessEvidence, thread: ThreadStack | None) -> bool:
@@ -296,7 +325,7 @@ def _by_library(
     several: bool,
 ) -> x.Doing | None:
     """What a library waits for on the user's behalf: the kernel sees a poll or a lock."""
-    if _any(frame_sets.TAKES_GIL, frames[:_NATIVE_DEPTH]):
+    if any_matches(frame_sets.TAKES_GIL, frames[:_NATIVE_DEPTH]):
         owner = next((t for t in process.threads if t.owns_gil), None)
         return x.GilWait(
             owner_tid=owner.os_id if owner else None, owner=owner.name if owner else None
@@ -304,28 +333,28 @@ def _by_library(
     for frame in call:
         if frame_matches(frame_sets.COLLECTIVE, frame):
             return x.CollectiveWait(op=frame.name.rpartition("::")[2])
-    if _any(_STORE, call):
+    if any_matches(_STORE, call):
         return x.StoreWait()
-    elsewhere = _any(_LEAVES_LOADER, call) or _any(WORKER_LOOP, frames)
-    if _any(frame_sets.LOADER_WAIT, call) and not elsewhere:
+    elsewhere = any_matches(_LEAVES_LOADER, call) or any_matches(WORKER_LOOP, frames)
+    if any_matches(frame_sets.LOADER_WAIT, call) and not elsewhere:
         return x.BatchWait()
-    if _any(frame_sets.WAITS_FOR_RANKS, call) or _any(_DDP, call):
+    if any_matches(frame_sets.WAITS_FOR_RANKS, call) or any_matches(_DDP, call):
         return x.CollectiveWait()
     if (poll := _known_poll(process, thread, call)) is not None:
         return poll
-    synchronises = _any(frame_sets.SYNCHRONISES, call)
+    synchronises = any_matches(frame_sets.SYNCHRONISES, call)
     native = device_call(thread) or ""
     if is_computing(process, thread) and not (synchronises and (native or process.gpu is not None)):
         return None
     if synchronises:  # CUDA spins there by default: the CPU's work is none then
         return w.DeviceWait(path="", gpu=process.gpu, call=native, by=called_by(thread))
     sleeps = isinstance(kernel_wait(process, thread), w.SleepWait)
-    if several and not sleeps and _any(frame_sets.BACKWARD, call):
+    if several and not sleeps and any_matches(frame_sets.BACKWARD, call):
         return x.CollectiveWait()
-    if process.waits_for_input or any(frame_matches(_DEBUGGER, frame) for frame in call):
+    if process.waits_for_input or any_matches(_DEBUGGER, call):
         wait = kernel_wait(process, thread)
         return w.TerminalWait(others=wait.others if isinstance(wait, w.PipeWait) else ())
-    if _any(frame_sets.IMPORT_LOCK, frames[:3]):
+    if any_matches(frame_sets.IMPORT_LOCK, frames[:3]):
         return x.ImportWait()
     return None
 
@@ -333,24 +362,17 @@ def _by_library(
 def _known_poll(
     process: ProcessEvidence, thread: ThreadStack | None, call: Sequence[Frame]
 ) -> x.Doing | None:
-    """An event loop that nothing wakes, or the lock that a library of file locks polls."""
+    """The lock that a library of file locks polls, or an event loop that nothing wakes."""
     if process.lock is not None and isinstance(_by_frame(process, call, None), w.FileLockWait):
         return process.lock
-    return x.LoopWait() if _loop_is_alone(process, thread, call) else None
-
-
-def _loop_is_alone(
-    process: ProcessEvidence, thread: ThreadStack | None, call: Sequence[Frame]
-) -> bool:
-    """An event loop without a timer that waits for its own self-pipe, beside no other thread."""
     wait = kernel_wait(process, thread)
-    if not any(frame_matches(_LOOP, frame) for frame in call) or not isinstance(wait, w.PipeWait):
-        return False
-    if wait.timed or not wait.complete or {ref.pid for ref in wait.others} != {process.pid}:
-        return False
+    if not any_matches(_LOOP, call) or not isinstance(wait, w.PipeWait) or wait.timed:
+        return None
     resting = [one for one in process.threads if one is thread or _rests(one)]
     # A native thread without a Python stack may wake the loop; so may the handler of a signal.
-    return process.handles_signals == () and len(resting) == process.os_threads
+    alone = process.handles_signals == () and len(resting) == process.os_threads
+    own_pipe = wait.complete and {ref.pid for ref in wait.others} == {process.pid}
+    return x.LoopWait() if alone and own_pipe else None
 
 
 def _rests(thread: ThreadStack) -> bool:
@@ -358,13 +380,9 @@ def _rests(thread: ThreadStack) -> bool:
     return innermost is not None and frame_matches(_RESTS, innermost)
 
 
-def _any(pattern: str, frames: Sequence[Frame]) -> bool:
-    return any(frame_matches(pattern, frame) for frame in frames)
-
-
 def _by_frame(process: ProcessEvidence, call: Sequence[Frame], own: Frame | None) -> x.Doing | None:
     for pattern, found in _BY_FRAME:
-        if any(frame_matches(pattern, frame) for frame in call):
+        if any_matches(pattern, call):
             return _of_threading(process, call) if isinstance(found, x.PythonLockWait) else found
     deciding = next((f for f in (*call, *((own,) if own else ())) if not f.native), None)
     if deciding is None or deciding.source is None:
@@ -436,7 +454,7 @@ def started_by(
     process: ProcessEvidence, thread: ThreadStack | None, *, several: bool = True
 ) -> Literal["backward", "ddp"] | None:
     """What has started the collective of a thread; that of a backward pass may run in another."""
-    if thread is None or not several or not _any(frame_sets.BACKWARD, thread.frames):
+    if thread is None or not several or not any_matches(frame_sets.BACKWARD, thread.frames):
         return None
     frames = (frame for each in process.threads for frame in each.frames)
     return "ddp" if any(map(of_reducer, frames)) else "backward"

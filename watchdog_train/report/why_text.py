@@ -291,6 +291,8 @@ SENTENCES: dict[WhyCode, str] = {
 """The sentence of each reason. Behind another one it follows a semicolon, unless it begins with
 punctuation or a space."""
 
+_BEHIND = {code for code, sentence in SENTENCES.items() if sentence[0] in " ,;:"}
+
 
 _TEXTS = ("who", "path", "other", "option", "problem")
 """Fields with text that may come from outside."""
@@ -298,12 +300,12 @@ _TEXTS = ("who", "path", "other", "option", "problem")
 
 def why_text(why: Why, *, brief: bool = False) -> str:
     """The sentence of a reason; brief: its headline, without what is known besides."""
-    sentence = SENTENCES[why.code]
+    sentence = SENTENCES.get(why.code, why.code)  # of a log that another version has written
     text = sentence.format(**_values(why, brief=brief))
     if "{because}" in sentence:
         return text
     return text + "".join(
-        f"{'' if SENTENCES[one.code][0] in ' ,;:' else '; '}{why_text(one)}"
+        f"{'' if one.code in _BEHIND else '; '}{why_text(one)}"
         for one in why.because
         if not brief or one.code == "waited"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from watchdog_train.core.model import Value
@@ -187,6 +187,11 @@ def frame_matches(pattern: str, frame: Frame) -> bool:
     ` || ` between several such patterns: one of them.
     """
     return _matches(pattern, frame.name, frame.function, frame.file)
+
+
+def any_matches(pattern: str, frames: Iterable[Frame]) -> bool:
+    """Whether one of the frames fits."""
+    return any(frame_matches(pattern, frame) for frame in frames)
 
 
 def find_chain(chain: Sequence[str], frames: Sequence[Frame]) -> bool:

@@ -16,19 +16,9 @@ Role = Literal["keeper", "launcher", "rank", "worker", "other"]
 
 
 Phase = Literal[
-    "unknown",
-    "startup",
-    "download",
-    "load",
-    "compile",
-    "first_step",
-    "train",
-    "eval",
-    "checkpoint",
-    "idle",
-    "finishing",
-    "finished",
-]
+    "unknown", "startup", "download", "load", "compile", "first_step", "train", "eval",
+    "checkpoint", "idle", "finishing", "finished",
+]  # fmt: skip
 
 
 RemedyKind = Literal["execution", "training", "device"]
@@ -50,19 +40,9 @@ BundleWhy = Literal["stall", "crash", "manual"]
 
 
 Basis = Literal[
-    "quiet",
-    "proven",
-    "hard-budget",
-    "uninterruptible",
-    "device-wait",
-    "live-lock",
-    "user-limit",
-    "rank-gone",
-    "stopped",
-    "finishing",
-    "alone",
-    "peer",
-]
+    "quiet", "proven", "hard-budget", "uninterruptible", "device-wait", "live-lock", "user-limit",
+    "rank-gone", "stopped", "finishing", "alone", "peer",
+]  # fmt: skip
 """Why a silence is suspected or a stall; device-wait: ranks wait for GPUs that compute nothing;
 live-lock: it only asks again and again if something has happened; alone: of a suspicion only, the
 rest of the job works or is not heard of; peer: nothing is heard of the other machines."""
