@@ -64,9 +64,11 @@ def test_a_code_that_a_variable_or_function_names_has_a_sentence() -> None:
             values: list[ast.expr | None] = []
             if isinstance(node, ast.AnnAssign) and "WhyCode" in ast.unparse(node.annotation):
                 values = [node.value]
-            elif isinstance(node, ast.FunctionDef) and node.returns is not None:
-                if ast.unparse(node.returns) == "WhyCode":
-                    values = [one.value for one in ast.walk(node) if isinstance(one, ast.Return)]
+            elif (
+                isinstance(getattr(node, "returns", None), ast.Name)
+                and node.returns.id == "WhyCode"
+            ):
+                values = [one.value for one in ast.walk(node) if isinstance(one, ast.Return)]
             named = {code for value in values if value is not None for code in _codes(value)}
             assert named <= SENTENCES.keys(), path
 

@@ -55,6 +55,11 @@ class _Node(msgspec.Struct, kw_only=True):
         """Its process."""
         return self.process.who
 
+    @property
+    def has_vanished(self) -> bool:
+        """A helper that is gone."""
+        return self.process.ended is not None and self.process.ended.end.helper is not None
+
 
 class Chains:
     """The processes of one piece of evidence as nodes, numbered; `waits` is their graph."""
@@ -106,9 +111,16 @@ class Chains:
     def _add(self, process: ProcessEvidence) -> None:
         thread = of_thread.deciding_thread(process)
         doing = of_thread.doing(process, thread, several=self.several)
+        inner = [
+            (other, of_thread.doing(process, other, several=self.several))
+            for other in of_thread.working_threads(process)
+        ]
         inside = of_thread.started_by(process, thread, several=self.several)
         if inside is not None and not isinstance(doing, (w.Stopped, x.End)):
-            doing, thread = self._collective_elsewhere(process, thread, doing)
+            for other, found in inner:  # backward runs its collectives in threads of autograd's
+                if isinstance(found, x.CollectiveWait) and found.op is not None:
+                    thread, doing = other, found
+                    break
         if isinstance(doing, x.CollectiveWait):
             doing = msgspec.structs.replace(doing, inside=inside)
         if isinstance(doing, w.SleepWait):
@@ -118,29 +130,12 @@ class Chains:
         self.nodes.append(
             _Node(process=process, thread=thread, doing=doing, idle=of_thread.is_idle(process))
         )
-        for other in of_thread.working_threads(process):
-            if other is thread:
-                continue
-            self._inner.setdefault(at, []).append(len(self.nodes))
-            self.nodes.append(
-                _Node(
-                    process=process,
-                    thread=other,
-                    doing=of_thread.doing(process, other, several=self.several),
-                    idle=False,
-                    inner=True,
-                )
-            )
-
-    def _collective_elsewhere(
-        self, process: ProcessEvidence, thread: ThreadStack | None, doing: x.Doing
-    ) -> tuple[x.Doing, ThreadStack | None]:
-        """Backward runs its collectives in threads of autograd's: those tell the operation."""
-        for other in of_thread.working_threads(process):
-            found = of_thread.doing(process, other, several=self.several)
-            if isinstance(found, x.CollectiveWait) and found.op is not None:
-                return found, other
-        return doing, thread
+        inner = [(other, found) for other, found in inner if other is not thread]
+        self._inner[at] = [*range(at + 1, at + 1 + len(inner))]
+        self.nodes += [
+            _Node(process=process, thread=other, doing=found, idle=False, inner=True)
+            for other, found in inner
+        ]
 
     @staticmethod
     def _is_rank(node: _Node) -> bool:
@@ -274,7 +269,7 @@ class Chains:
             parent = self._by_pid.get((node.process.part, node.process.ppid))
             return Waits(any_of=() if parent is None else (parent,), idle=True,
                          complete=parent is not None)  # fmt: skip
-        gone = tuple(n for n in self._children_of(node.process) if self._has_vanished(n))
+        gone = tuple(n for n in self._children_of(node.process) if self.nodes[n].has_vanished)
         if gone and not node.inner and isinstance(doing, _FOR_A_HELPER):
             return Waits(needs=gone)
         match doing:
@@ -295,25 +290,19 @@ class Chains:
                 idle = tuple(n for n in workers if self.nodes[n].idle)
                 return Waits(needs=needs, any_of=() if needs else idle, complete=seen)
             case x.GilWait():
-                owner = self._thread(at, doing.owner_tid)
-                return Waits(needs=(owner,) if owner is not None else (), complete=False)
+                return Waits(needs=self._thread(at, doing.owner_tid), complete=False)
+            case w.MutexWait(owner_tid=int(tid)) if doing.owner_lives is not False:
+                owner = self._thread(at, tid)
+                return Waits(needs=owner, complete=bool(owner))
             case w.MutexWait():
-                if doing.owner_tid is not None and doing.owner_lives is not False:
-                    owner = self._thread(at, doing.owner_tid)
-                    return Waits(
-                        needs=(owner,) if owner is not None else (), complete=owner is not None
-                    )
-                held_at_fork = doing.owner_lives is False
-                return self._inside(at, sealed=held_at_fork)
+                return self._inside(at, sealed=doing.owner_lives is False)
             case x.LoopWait():
                 return Waits()
             case x.JoinWait() | x.PythonLockWait() | x.QueueWait() | x.ImportWait():
                 return self._inside(at)
             case w.ChildWait():
                 return self._children(at, doing)
-            case w.PipeWait() | w.TcpWait() | w.FileWait():
-                return self._others(at, doing.others, getattr(doing, "complete", True), timed)
-            case w.SharedSemaphoreWait():
+            case w.PipeWait() | w.TcpWait() | w.FileWait() | w.SharedSemaphoreWait():
                 return self._others(at, doing.others, doing.complete, timed)
             case w.FileLockWait():
                 return self._others(at, doing.holders, doing.complete, timed)
@@ -369,25 +358,22 @@ class Chains:
             and other.process.part == process.part
             and (
                 other.process.ppid == process.pid
-                or (other.process.rank == process.rank and not self._parent_known(other))
+                or (
+                    other.process.rank == process.rank
+                    and (process.part, other.process.ppid) not in self._by_pid
+                )
             )
         ]
 
-    def _parent_known(self, node: _Node) -> bool:
-        return (node.process.part, node.process.ppid) in self._by_pid
-
-    def _thread(self, at: int, tid: int | None) -> int | None:
-        if tid is None:
-            return None
-        same: list[int] = [at, *self._inner.get(at, ())]
-        owner = next((n for n, inner in self._inner.items() if at in inner), None)
-        if owner is not None:
-            same += [owner, *self._inner[owner]]
-        for n in same:
-            found = self.nodes[n].thread
-            if found is not None and found.os_id == tid and n != at:
-                return n
-        return None
+    def _thread(self, at: int, tid: int | None) -> tuple[int, ...]:
+        """Another thread of the same process."""
+        nodes = ((n, other) for n, other in enumerate(self.nodes) if n != at and tid is not None)
+        process = self.nodes[at].process
+        return tuple(
+            n
+            for n, other in nodes
+            if other.process is process and other.thread and other.thread.os_id == tid
+        )[:1]
 
     def _inside(self, at: int, *, sealed: bool = False) -> Waits:
         """A lock, queue or join of the process: its other threads could end it, if any."""
@@ -416,10 +402,6 @@ class Chains:
             and other.process.ppid == process.pid
             and other.process.part == process.part
         ]
-
-    def _has_vanished(self, at: int) -> bool:
-        end = self.nodes[at].process.ended
-        return end is not None and end.end.helper is not None
 
     def _children(self, at: int, doing: w.ChildWait) -> Waits:
         if doing.children:
