@@ -14,7 +14,7 @@ import click
 
 from watchdog_train.cli.event_watch import EventWatch
 from watchdog_train.cli.log_files import streams_of, tail
-from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.options import of_run
 from watchdog_train.cli.reading import RunReading, look, newest_save
 from watchdog_train.core.events import AnyEvent
 from watchdog_train.core.fold.state import State
@@ -38,7 +38,6 @@ Until = Callable[[State], bool]
 
 
 @click.command()
-@run_argument
 @click.option(
     "-n",
     "--lines",
@@ -47,7 +46,7 @@ Until = Callable[[State], bool]
     help="Begin with the last N lines of its output.",
 )
 @click.option("--raw", is_flag=True, help="Pass on control sequences that can change the terminal.")
-@runs_dir_option
+@of_run
 def attach(*, run_ref: str | None, lines: int, raw: bool, runs_dir: Path | None) -> None:
     """Show the output of RUN and the messages of wtrain until it ends; nothing is sent to RUN.
 
@@ -118,7 +117,6 @@ class Attached:
         self._display.say(f"wtrain: {self._run.run_id}: {what}; {then}")
 
     def _begin(self, lines: int) -> None:
-        """The last lines of the newest attempt, then new ones."""
         attempt = self._watch.state.attempt
         if attempt is None:
             return

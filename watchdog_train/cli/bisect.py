@@ -213,7 +213,6 @@ def setting_words(setting: core.Setting) -> str:
 
 
 def table(trials: Sequence[core.Trial]) -> list[str]:
-    """A line for each trial."""
     rows = [("trial", "setting", "outcome", "after", "where")]
     for number, one in enumerate(trials, 1):
         idle = one.outcome == "ran" and one.setting != core.AS_GIVEN and not one.effective

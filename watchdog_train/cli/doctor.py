@@ -91,7 +91,6 @@ def never_run(system: ProcessSystem) -> Check:
 
 
 def preset() -> Check:
-    """The settings that fit this machine."""
     name = fitting(sys.platform, platform.machine())
     use = "" if name == "default" else f" (wtrain run --preset {name} -- COMMAND)"
     return Check(name="preset", status="ok", says=f"{name}{use}: {PRESETS[name].text}")
@@ -188,7 +187,6 @@ def _open_files() -> Check:
 
 
 def memory() -> Iterator[Check]:
-    """Where batches go."""
     with suppress(OSError):
         shm = shutil.disk_usage("/dev/shm")  # noqa: S108
         says = f"{size_text(shm.total)} in /dev/shm, {size_text(shm.free)} free"
@@ -197,7 +195,6 @@ def memory() -> Iterator[Check]:
 
 
 def disk(system: ProcessSystem, directory: Path) -> Check:
-    """Room where checkpoints go."""
     name = f"disk of {directory}"
     try:
         usage = shutil.disk_usage(directory)
@@ -236,7 +233,6 @@ def gpus(system: ProcessSystem) -> Iterator[Check]:
 
 
 def reading_of(done: Finished) -> GpuReading:
-    """What NVML has told, or the problem."""
     try:
         return msgspec.json.decode(done.stdout.partition("\n")[0], type=GpuReading)
     except (msgspec.DecodeError, RecursionError):
@@ -244,7 +240,6 @@ def reading_of(done: Finished) -> GpuReading:
 
 
 def described(found: GpuReading, system: ProcessSystem) -> Iterator[Check]:
-    """An answer of NVML in words."""
     if found.problem:
         mend = "nvidia-smi tells more; without NVML a hang beside a busy GPU is called later"
         yield Check(name="GPU", status="warning", says=found.problem, mend=mend)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from watchdog_train.cli.event_watch import EventWatch
-from watchdog_train.cli.options import json_option, run_argument, runs_dir_option
+from watchdog_train.cli.options import json_option, of_run
 from watchdog_train.cli.screen import echo, print_json
 from watchdog_train.cli.show import read_or_refuse
 from watchdog_train.core import events as e
@@ -35,9 +35,8 @@ EXPLAINED_S = 120.0
 
 
 @click.command()
-@run_argument
 @click.option("--pid", type=click.IntRange(min=1), help="Dump any process with its descendants.")
-@runs_dir_option
+@of_run
 @json_option
 def dump(*, run_ref: str | None, pid: int | None, runs_dir: Path | None, as_json: bool) -> None:
     """Take stacks of every process and explain them. Nothing is killed."""

@@ -65,11 +65,9 @@ class WtrainGroup(click.Group):
     """Commands from the table, in sections."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """The command, imported now."""
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
@@ -89,7 +87,6 @@ class WtrainGroup(click.Group):
         raise click.UsageError(f"'{name[:60]}' is not a command{_meant(args)}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """The commands by section."""
         for section in SECTIONS:
             rows = [(name, row.help) for name, row in COMMANDS.items() if row.section == section]
             with formatter.section(section):
@@ -126,7 +123,6 @@ def name_variables(command: click.Command) -> None:
 
 
 def build_group() -> click.Group:
-    """The top of the command line."""
     version = click.Option(
         ["--version"], is_flag=True, expose_value=False, help="Print the version."
     )

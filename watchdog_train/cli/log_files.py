@@ -37,7 +37,6 @@ class LogStream(msgspec.Struct, frozen=True):
 
 
 def streams_of(attempt_dir: Path) -> tuple[LogStream, ...]:
-    """The streams of an attempt that have a file."""
     names: tuple[StreamName, ...] = ("output", "stdout", "stderr")
     streams = (LogStream(name, attempt_dir / f"{name}.log") for name in names)
     return tuple(stream for stream in streams if any(_parts(stream.path)))
@@ -50,14 +49,12 @@ def rank_streams_of(attempt_dir: Path, rank: int) -> tuple[LogStream, ...]:
 
 
 def has_rank_files(attempt_dir: Path) -> bool:
-    """Whether any rank has a stream of its own."""
     with contextlib.suppress(OSError), os.scandir(attempt_dir / "ranks") as entries:
         return next(entries, None) is not None
     return False
 
 
 def attempts_in(run: RunDirectory) -> tuple[int, ...]:
-    """Numbers of the attempts that have a folder, oldest first."""
     try:
         with os.scandir(run.attempts) as entries:
             names = [entry.name for _, entry in zip(range(ATTEMPTS_LISTED), entries, strict=False)]

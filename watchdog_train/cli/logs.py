@@ -25,7 +25,7 @@ from watchdog_train.cli.log_files import (
     streams_of,
     tail,
 )
-from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.options import of_run
 from watchdog_train.cli.reading import look, read_run
 from watchdog_train.cli.screen import echo
 from watchdog_train.config.schema import BadValueError, parse_duration
@@ -49,7 +49,6 @@ FOLLOW_LINES = 20
 
 
 @click.command()
-@run_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow the output until the run ends.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), help="Only the last N lines.")
 @click.option("--rank", type=click.IntRange(min=0), help="Only the output of this rank.")
@@ -65,7 +64,7 @@ FOLLOW_LINES = 20
     is_flag=True,
     help="Instead: the startup timelines of all ranks, numbered, in the order of time.",
 )
-@runs_dir_option
+@of_run
 def logs(
     *,
     run_ref: str | None,
@@ -174,7 +173,6 @@ def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: 
 
 
 def _ranks_of(run: RunDirectory) -> set[int]:
-    """Ranks that the log of the run names."""
     ranks: set[int] = set()
     for event in read_run(run).events:
         if isinstance(event, RunStarted) and event.launcher is not None:
@@ -191,10 +189,6 @@ class _Part(NamedTuple):
     """Below the folder of an attempt; empty: the supervisor's own machine."""
     is_rank: bool = False
     """The rank is the only one of that machine, so all of the output is its own."""
-
-    def of(self, attempt_dir: Path) -> Path:
-        """Where its files are."""
-        return attempt_dir / self.folder
 
 
 def _part(run: RunDirectory, machine: str | None, rank: int | None) -> _Part:
@@ -225,7 +219,6 @@ def _part(run: RunDirectory, machine: str | None, rank: int | None) -> _Part:
 
 
 def _machines(run: RunDirectory, chosen: Iterable[int]) -> list[str]:
-    """Other machines that have sent output."""
     found: set[str] = set()
     for number in chosen:
         with suppress(OSError):
@@ -247,7 +240,6 @@ class _Out:
         self._mark = re.compile(rb"\s{0,8}" + mark) if mark is not None else None
 
     def write(self, data: bytes, source: LogStream) -> None:
-        """Show it, or the lines of the wanted rank."""
         to_stderr = source.name == "stderr"
         if self._mark is not None and not source.of_rank:
             data = self._of_rank(data, to_stderr=to_stderr)
@@ -269,7 +261,7 @@ def _sources(
 ) -> tuple[LogStream, ...]:
     """The files that hold the wanted output: a rank's own files, else those of all ranks."""
     attempt = run.attempt(number)
-    folder, rank = out.part.of(attempt), out.rank
+    folder, rank = attempt / out.part.folder, out.rank
     if rank is None:
         return streams_of(folder)
     if out.part.is_rank:

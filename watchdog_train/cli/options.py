@@ -36,7 +36,6 @@ def runs(context: click.Context, _parameter: click.Parameter, begun: str) -> lis
 
 
 def remedies(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Ids of remedies that begin so."""
     from watchdog_train.remedies.catalogue import available
 
     return [one for one in sorted(available()) if one.startswith(begun)]
@@ -51,7 +50,6 @@ class Time(click.types.StringParamType):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As settings are read."""
         from watchdog_train.config.schema import BadValueError, parse_duration
 
         try:
@@ -63,6 +61,11 @@ class Time(click.types.StringParamType):
 def run_argument(function: AnyFunction) -> AnyFunction:
     """The optional RUN; arrives as `run_ref`."""
     return click.argument("run_ref", metavar="[RUN]", required=False, shell_complete=runs)(function)
+
+
+def of_run(function: AnyFunction) -> AnyFunction:
+    """The optional RUN with `--runs-dir`."""
+    return run_argument(runs_dir_option(function))
 
 
 def json_option(function: AnyFunction) -> AnyFunction:

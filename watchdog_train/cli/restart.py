@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.options import of_run
 from watchdog_train.cli.policy_options import setting_option
 from watchdog_train.cli.screen import echo
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@run_argument
 @click.option(
     "--with", "with_remedies", multiple=True, metavar="REMEDY", help="Apply it from now on."
 )
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 @setting_option("job.coordination")
 @setting_option("job.node_rank")
 @click.option("-d", "--detach", is_flag=True, help="Return once launched; survives logout.")
-@runs_dir_option
+@of_run
 def restart(
     *,
     run_ref: str | None,
@@ -123,8 +122,7 @@ def restart(
 
 
 @click.command()
-@run_argument
-@runs_dir_option
+@of_run
 def adopt(run_ref: str | None, runs_dir: Path | None) -> None:
     """Become the supervisor of RUN, whose training its keeper has kept alive."""
     from watchdog_train.store.run_directory import resolve_live

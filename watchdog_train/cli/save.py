@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from watchdog_train.cli.event_watch import EventWatch
-from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.options import of_run
 from watchdog_train.cli.reading import RunReading, look, read_run, refuse_unreadable
 from watchdog_train.cli.screen import echo
 from watchdog_train.core import events as e
@@ -26,9 +26,8 @@ SAVE_S = 600.0
 
 
 @click.command()
-@run_argument
 @click.option("--wait", is_flag=True, help="Wait until the checkpoint exists, ten minutes at most.")
-@runs_dir_option
+@of_run
 def save(run_ref: str | None, wait: bool, runs_dir: Path | None) -> None:
     """Ask RUN to save now; it continues training afterwards.
 

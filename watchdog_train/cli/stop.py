@@ -9,7 +9,7 @@ from typing import Literal
 import click
 
 from watchdog_train.cli.event_watch import EventWatch
-from watchdog_train.cli.options import run_argument, runs_dir_option
+from watchdog_train.cli.options import of_run
 from watchdog_train.cli.reading import look, newest_save, read_run, refuse_unreadable
 from watchdog_train.cli.screen import echo
 from watchdog_train.config import load
@@ -29,9 +29,8 @@ UNKNOWN_LIMITS_S = 300.0
 
 
 @click.command()
-@run_argument
 @click.option("--now", is_flag=True, help="Do not wait for a save: kill all of its processes now.")
-@runs_dir_option
+@of_run
 def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
     """Stop RUN and wait until every process of it is gone.
 
@@ -113,7 +112,6 @@ def _limit_s(run: RunDirectory, mode: Mode) -> float:
 
 
 def _without_supervisor(run: RunDirectory, mode: Mode) -> None:
-    """Supervise the run until it has stopped."""
     from watchdog_train.cli.restart import adopt_here
 
     adopt_here(run, stop_mode=mode)

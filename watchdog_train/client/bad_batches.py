@@ -37,7 +37,6 @@ class _Epoch:
             settings.report(ID, True, "at most %d batches of this process and attempt" % _most())
 
     def take(self, batch):
-        """A good one has come."""
         self._passed()
         self.good += 1
         self.just_skipped = False
@@ -111,12 +110,11 @@ def _count_must_stay():
 
 
 def apply(torch):
-    """Wrap the iterators of torch's DataLoader."""
     module = sys.modules["torch.utils.data.dataloader"]
     base, several = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
     wrapper = torch._utils.ExceptionWrapper
     for kind in (module._SingleProcessDataLoaderIter, several):
-        kind._next_data = _next_data(kind._next_data)
+        phases.replace(kind, "_next_data", _next_data)
     base._next_index = phases.after(base._next_index, _index_taken)
     base._reset = phases.before(_epoch_begins, base._reset)
 
@@ -205,10 +203,10 @@ def of_accelerate(module):
 
 def of_lightning(strategy):
     """Wrap what moves the batches of Lightning: in place of a bad one it gets the one before."""
-    original = strategy.batch_to_device
     epochs: dict = {}
 
-    def batch_to_device(self, *args, **kwargs):
+    @phases.replacing(strategy, "batch_to_device")
+    def batch_to_device(original, self, *args, **kwargs):
         key = (id(self), sys.modules["torch"].is_grad_enabled())
         if key not in epochs:
             epochs[key] = _Epoch()
@@ -220,5 +218,3 @@ def of_lightning(strategy):
             if not epoch.good or not epoch.skip(error, "moved"):
                 raise
             return epoch.last
-
-    strategy.batch_to_device = phases.like(batch_to_device, original)

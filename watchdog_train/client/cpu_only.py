@@ -99,35 +99,24 @@ def _loads(original):
 
 
 def _given(original, **values):
-    """`original` with these arguments, as far as it has them."""
-
-    def wrapper(*args, **kwargs):
-        bound = settings.bind(original, args, kwargs)
-        bound.arguments.update(values)
-        return original(*bound.args, **bound.kwargs)
-
-    return phases.like(wrapper, original)
+    return settings.with_changes(original, lambda given: given.update(values), original.__name__)
 
 
 def of_transformers(arguments):
-    """TrainingArguments: use_cpu, and no fp16."""
-    original = arguments.__post_init__
 
-    def __post_init__(self, *args, **kwargs):
+    @phases.replacing(arguments, "__post_init__")
+    def post_init(original, self, *args, **kwargs):
         self.use_cpu = True
         self.fp16 = False
         if getattr(self, "tf32", None):
             self.tf32 = None
         return original(self, *args, **kwargs)
 
-    arguments.__post_init__ = phases.like(__post_init__, original)
-
 
 def of_accelerate(accelerator):
-    """Accelerator: cpu, and no fp16."""
-    original = accelerator.__init__
 
-    def __init__(self, *args, **kwargs):
+    @phases.replacing(accelerator, "__init__")
+    def init(original, self, *args, **kwargs):
         kwargs["cpu"] = True
         if str(kwargs.get("mixed_precision")) == "fp16":
             kwargs["mixed_precision"] = "no"
@@ -135,14 +124,12 @@ def of_accelerate(accelerator):
             os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
         original(self, *args, **kwargs)
 
-    accelerator.__init__ = phases.like(__init__, original)
-
 
 def of_lightning(trainer):
     """The Trainer of Lightning: the CPU, as many processes as it was given GPUs."""
-    original = trainer.__init__
 
-    def __init__(self, *args, **kwargs):
+    @phases.replacing(trainer, "__init__")
+    def init(original, self, *args, **kwargs):
         kwargs["accelerator"] = "cpu"
         devices = kwargs.get("devices")
         if isinstance(devices, (list, tuple)):
@@ -150,5 +137,3 @@ def of_lightning(trainer):
         elif devices in (None, -1, "-1", "auto"):
             kwargs["devices"] = 1
         original(self, *args, **kwargs)
-
-    trainer.__init__ = phases.like(__init__, original)

@@ -17,7 +17,6 @@ _last: list = []
 
 
 def configure(environ):
-    """Read what the supervisor said."""
     global every, _launched
     try:
         number, launched = environ.get(L.ENV_HEARTBEAT, "").split()
@@ -27,7 +26,6 @@ def configure(environ):
 
 
 def step_done(*_):
-    """A step, or a part of one, has been made."""
     if not every or not slot.supervised:
         return
     try:

@@ -59,7 +59,6 @@ def own_spec():
 
 
 def run_hook(name, module):
-    """Arm one hook, once."""
     _pending.discard(name)
     hook, library = HOOKS[name][:2]
     try:

@@ -7,30 +7,21 @@ it always raised.
 import itertools
 import sys
 
-from watchdog_train.client import notes, phases, settings
+from watchdog_train.client import notes, settings
 
-_WORKER_ARGUMENTS = (
-    "persistent_workers",
-    "prefetch_factor",
-    "timeout",
-    "multiprocessing_context",
-)
+_WORKER_ARGUMENTS = ("persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context")
 
 
 def apply(torch):
-    """Prepare what the plan asks for."""
     if any(identifier in settings.wanted() for identifier in _LOADER):
-        _patch_loader()
+        loader = sys.modules["torch.utils.data.dataloader"].DataLoader
+        loader.__init__ = settings.with_changes(loader.__init__, _change_loader, "a DataLoader")
     settings.attempted("file-system-sharing", _file_system_sharing)
     settings.prepare("skip-bad-batches", "bad_batches", "apply", torch)
 
 
-def without_processes(original, args, kwargs):
-    """The arguments of Dataset.map or filter: in this process and written in small parts."""
-    return settings.changed("num-proc-none", original, args, kwargs, _in_this_process)
-
-
-def _in_this_process(entry, bound):
+def in_this_process(entry, bound):
+    """num-proc-none: Dataset.map or filter in this process, written in small parts."""
     arguments = bound.arguments
     before = arguments.get("num_proc")
     at_once = int(entry.get("writer_batch_size", 100))
@@ -55,26 +46,9 @@ def _file_system_sharing(_):
     return True, before + " -> file_system"
 
 
-def _patch_loader():
-    loader = sys.modules["torch.utils.data.dataloader"].DataLoader
-    original = loader.__init__
-
-    def __init__(self, *args, **kwargs):
-        try:
-            args, kwargs = _loader_arguments(original, self, args, kwargs)
-        except Exception as error:
-            notes.note("a DataLoader was left as it is: " + type(error).__name__)
-        original(self, *args, **kwargs)
-
-    loader.__init__ = phases.like(__init__, original)
-
-
-def _loader_arguments(original, loader, args, kwargs):
-    bound = settings.bind(original, (loader, *args), kwargs)
-    arguments = bound.arguments
+def _change_loader(arguments):
     for identifier, change in _LOADER.items():
         settings.attempted(identifier, change, arguments)
-    return bound.args[1:], bound.kwargs
 
 
 def _workers(arguments):

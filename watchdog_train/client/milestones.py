@@ -97,12 +97,8 @@ def around(name, original, phase=None):
 
 
 def around_method(owner, attribute, name, phase=None):
-    """Replace a method of a class by itself as a place; a class method stays one."""
-    original = owner.__dict__[attribute]
-    if isinstance(original, classmethod):
-        setattr(owner, attribute, classmethod(around(name, original.__func__, phase)))
-    else:
-        setattr(owner, attribute, around(name, original, phase))
+    """Replace a function of a class or module by itself as a place."""
+    phases.replace(owner, attribute, lambda original: around(name, original, phase))
 
 
 def first_begins(name):
@@ -127,7 +123,6 @@ def first_begins(name):
 
 @slot.harmless
 def first_ends(place):
-    """The batch is there, or the backward pass has ended."""
     name, token = place
     end(token)
     if name == BATCH and STEP not in _places:
@@ -156,7 +151,6 @@ def first_step_over():
 
 
 def loss_seen():
-    """A loss has been logged."""
     if "first loss" not in _places:
         _places["first loss"] = None
         reached("first loss")
@@ -168,7 +162,6 @@ def _reset_first():
 
 
 def listed():
-    """The entries as the side file has them."""
     return [
         {"name": name, "begin": begun, "end": ended, "times": times, "failed": failed, "mark": mark}
         for name, begun, ended, times, failed, mark in list(_entries)

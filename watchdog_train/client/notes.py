@@ -30,7 +30,6 @@ parts: dict = {}
 
 @slot.harmless
 def note(text):
-    """Something a person might want to know."""
     text = str(text)[:_LONGEST]
     if text not in _notes:
         _notes.append(text)
@@ -40,7 +39,6 @@ def note(text):
 
 @slot.harmless
 def hook(name, status):
-    """Whether a hook is armed, and why not."""
     # A hook may wait for several modules: what went wrong with one is not made good by another.
     if status != "armed" or name not in _hooks:
         _hooks[name] = str(status)[:_LONGEST]
@@ -49,8 +47,8 @@ def hook(name, status):
     touch()
 
 
-def arm_parts(parts, *arguments):
-    """Arm the parts of a hook; one that fails does not keep the others from it.
+def arm_each(act, parts):
+    """Call it with each part of a hook; one that fails does not keep the others from it.
 
     Raises:
         RuntimeError: with all that failed.
@@ -58,9 +56,10 @@ def arm_parts(parts, *arguments):
     problems = []
     for part in parts:
         try:
-            part(*arguments)
+            act(part)
         except Exception as error:
-            problems.append(part.__name__ + " " + type(error).__name__ + ": " + str(error)[:100])
+            name = getattr(part, "__name__", part)
+            problems.append(name + " " + type(error).__name__ + ": " + str(error)[:100])
     if problems:
         raise RuntimeError("; ".join(problems))
 
@@ -84,13 +83,11 @@ def setting(identifier, bit, took, why):
 
 
 def answered():
-    """Ids of the settings that have been reported on."""
     return _settings
 
 
 @slot.harmless
 def output_dir(path):
-    """A directory that this training writes its checkpoints to."""
     path = os.path.abspath(os.fspath(path))
     if path not in _output_dirs:
         _output_dirs.append(path)
@@ -99,7 +96,6 @@ def output_dir(path):
 
 
 def touch():
-    """There is something new to write."""
     global _dirty
     _dirty = True
     flush()

@@ -14,7 +14,6 @@ _unseen: list = []
 
 @slot.harmless
 def set_phase(number):
-    """Go to a phase for good."""
     words = slot.words
     if words[L.W_PHASE] != number:
         words[L.W_PHASE] = number
@@ -125,6 +124,30 @@ def like(wrapper, original):
         pass
     wrapper.__wrapped__ = original
     return wrapper
+
+
+def replace(owner, name, wrap):
+    """Put wrap(original) in the place of owner.name; a class method stays one."""
+    original = getattr(owner, name)
+    if isinstance(vars(owner).get(name), classmethod):
+        setattr(owner, name, classmethod(wrap(original.__func__)))
+    else:
+        setattr(owner, name, wrap(original))
+
+
+def replacing(owner, name):
+    """A decorator: its function stands in for owner.name, which it gets as its first argument."""
+
+    def decorate(act):
+        def wrap(original):
+            def wrapper(*args, **kwargs):
+                return act(original, *args, **kwargs)
+
+            return like(wrapper, original)
+
+        replace(owner, name, wrap)
+
+    return decorate
 
 
 def unseen_by_dynamo(wrapper):

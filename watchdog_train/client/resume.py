@@ -230,7 +230,6 @@ def nth_of(home):
 
 @slot.harmless
 def signature_of(home):
-    """What that training trains, None where it is not known."""
     return _training["signature"] if _training["home"] == os.path.abspath(home) else None
 
 
@@ -280,7 +279,6 @@ def _claimed():
 
 
 def injected():
-    """The checkpoint has been handed over."""
     global _used
     _used = True
     try:

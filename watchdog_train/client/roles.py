@@ -78,7 +78,6 @@ def group_rank(arguments):
 
 
 def is_launcher(argv):
-    """Whether a command line starts ranks instead of being one."""
     rest = list(argv[1:])
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)

@@ -133,7 +133,6 @@ def _inodes(path):
 
 
 def begin():
-    """A save begins."""
     if slot.supervised:
         resume.hold_save()
     token = phases.enter(L.PHASE_CHECKPOINT)
@@ -142,7 +141,6 @@ def begin():
 
 
 def end(token):
-    """It has ended, well or not."""
     _count(L.W_SAVES_ENDED)
     phases.leave(token)
 

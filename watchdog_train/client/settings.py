@@ -9,7 +9,7 @@ import os
 import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes, slot
+from watchdog_train.client import notes, phases, slot
 
 UNUSED = {
     "no-eval": "only the Trainers of transformers and Lightning can be told not to evaluate",
@@ -43,7 +43,6 @@ def parameters(identifier):
 
 
 def report(identifier, took, why):
-    """Tell what has become of a setting."""
     found = wanted().get(identifier)
     if found is not None:
         notes.setting(identifier, found[0], took, why)
@@ -68,20 +67,39 @@ def bind(function, args, kwargs):
     return inspect.signature(function).bind(*args, **kwargs)
 
 
-def changed(identifier, function, args, kwargs, change):
-    """The arguments of a call, changed in place by `change(entry, bound)`: (took, why)."""
+def changing(identifier, original, change):
+    """`original`, whose arguments `change(entry, bound)`: (took, why) changes if the plan asks."""
     entry = parameters(identifier)
     if entry is None:
-        return args, kwargs
-    try:
-        bound = bind(function, args, kwargs)
-        took, why = change(entry, bound)
-        if why:
-            report(identifier, took, why)
-        return bound.args, bound.kwargs
-    except Exception as error:
-        report(identifier, False, type(error).__name__ + ": " + str(error)[:200])
-        return args, kwargs
+        return original
+
+    def wrapper(*args, **kwargs):
+        try:
+            bound = bind(original, args, kwargs)
+            took, why = change(entry, bound)
+            if why:
+                report(identifier, took, why)
+            args, kwargs = bound.args, bound.kwargs
+        except Exception as error:
+            report(identifier, False, type(error).__name__ + ": " + str(error)[:200])
+        return original(*args, **kwargs)
+
+    return phases.like(wrapper, original)
+
+
+def with_changes(original, change, what):
+    """`original`, whose bound arguments `change` changes; an error leaves them, with a note."""
+
+    def wrapper(*args, **kwargs):
+        try:
+            bound = bind(original, args, kwargs)
+            change(bound.arguments)
+            args, kwargs = bound.args, bound.kwargs
+        except Exception as error:
+            notes.note(what + " was left as it is: " + type(error).__name__)
+        return original(*args, **kwargs)
+
+    return phases.like(wrapper, original)
 
 
 def check_environment():

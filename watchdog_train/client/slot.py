@@ -147,7 +147,6 @@ def open_slot():
 
 @harmless
 def become_worker(number):
-    """This process is a DataLoader worker."""
     global worker_id
     worker_id = number
     mine = open_slot()
@@ -217,7 +216,6 @@ def unlink():
 
 
 def float_bits(value):
-    """A float as the word of a slot."""
     import struct
 
     return struct.unpack("=Q", struct.pack("=d", value))[0]

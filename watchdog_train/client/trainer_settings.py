@@ -6,30 +6,28 @@ accumulation would be another training.
 
 import weakref
 
-from watchdog_train.client import notes, settings
+from watchdog_train.client import settings
 from watchdog_train.client.loader_settings import first_rows
 
 # Arguments of Trainers that have been changed: a second Trainer with the same ones is left alone.
 _changed: list = []
 
 
-def apply(original, trainer, args, kwargs):
-    """The arguments of Trainer.__init__; its TrainingArguments are changed in place."""
-    if not any(identifier in settings.wanted() for identifier in (*_ARGUMENTS, "subset")):
-        return args, kwargs
-    try:
-        bound = settings.bind(original, (trainer, *args), kwargs)
-        given = bound.arguments.get("args")
-        if given is not None and not any(known() is given for known in _changed):
-            _changed.append(weakref.ref(given))
-            for identifier, change in _ARGUMENTS.items():
-                settings.attempted(identifier, change, given)
-        if bound.arguments.get("train_dataset") is not None:
-            settings.attempted("subset", first_rows, bound.arguments, "train_dataset")
-        return bound.args[1:], bound.kwargs
-    except Exception as error:
-        notes.note("the arguments of a Trainer were left as they are: " + type(error).__name__)
-        return args, kwargs
+def apply(original):
+    """Trainer.__init__ with what the plan asks for; its TrainingArguments are changed in place."""
+    if settings.wanted().keys().isdisjoint((*_ARGUMENTS, "subset")):
+        return original
+    return settings.with_changes(original, _change, "a Trainer")
+
+
+def _change(arguments):
+    given = arguments.get("args")
+    if given is not None and not any(known() is given for known in _changed):
+        _changed.append(weakref.ref(given))
+        for identifier, change in _ARGUMENTS.items():
+            settings.attempted(identifier, change, given)
+    if arguments.get("train_dataset") is not None:
+        settings.attempted("subset", first_rows, arguments, "train_dataset")
 
 
 def without_evaluation(arguments):

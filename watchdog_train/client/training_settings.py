@@ -40,7 +40,6 @@ def stagger(entry):
 
 
 def apply(torch):
-    """Apply what the plan asks for to a torch that has just been imported."""
     settings.attempted("omp-1", _one_thread, torch)
     settings.prepare("cpu-not-mps", "training_settings", "without_mps", torch)
     settings.prepare("cpu", "cpu_only", "apply", torch)
@@ -112,12 +111,15 @@ def relieve(torch):
     phases.after_steps(step_done)
 
 
-def longer_timeout(function, args, kwargs):
-    """The arguments of init_process_group or new_group, with a longer timeout if the plan says."""
-    return settings.changed("raise-ddp-timeout", function, args, kwargs, _longer_timeout)
+def longer_if_given(entry, bound):
+    """A group without a timeout gets that of the first one, which is longer then by itself."""
+    if bound.arguments.get("timeout") is None:
+        return True, ""
+    return longer_timeout(entry, bound)
 
 
-def _longer_timeout(entry, bound):
+def longer_timeout(entry, bound):
+    """raise-ddp-timeout: init_process_group waits longer."""
     from datetime import timedelta
 
     wanted = timedelta(seconds=float(entry.get("seconds", 7200)))

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -38,16 +37,14 @@ KILL_S = 3.0
 LOOK_S = 0.05
 
 
-def run_all(order: Order, clock: Callable[[], float] = time.monotonic) -> tuple[CommandResult, ...]:
+def run_all(order: Order) -> tuple[CommandResult, ...]:
     """One after another; one that fails does not keep the next from its turn."""
     payload = msgspec.json.encode(redact_data(order.event)) + b"\n"
-    return tuple(_run(number, text, payload, order, clock) for number, text in order.commands)
+    return tuple(_run(number, text, payload, order) for number, text in order.commands)
 
 
-def _run(
-    number: int, text: str, payload: bytes, order: Order, clock: Callable[[], float]
-) -> CommandResult:
-    began = clock()
+def _run(number: int, text: str, payload: bytes, order: Order) -> CommandResult:
+    began = time.monotonic()
     until = began + order.deadline_s
     tail = _Tail()
     try:
@@ -69,16 +66,15 @@ def _run(
     if process.stdout is not None:
         tail.follow(process.stdout)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(max(0.0, until - clock()))
-    while _descendants() and clock() < until:
+        process.wait(max(0.0, until - time.monotonic()))
+    while _descendants() and time.monotonic() < until:
         time.sleep(LOOK_S)
     code = process.poll()
     late = len(_descendants())
     if late:
-        _end_descendants(clock)
+        _end_descendants()
         with suppress(subprocess.TimeoutExpired):
             process.wait(KILL_S)
-    seconds = round(clock() - began, 2)
     problem = _why(code, late, order.deadline_s)
     return CommandResult(
         number=number,
@@ -86,7 +82,7 @@ def _run(
         code=code if code is not None and code >= 0 else None,
         signal=-code if code is not None and code < 0 else None,
         why=problem,
-        seconds=seconds,
+        seconds=round(time.monotonic() - began, 2),
         output=tail.text(),
     )
 
@@ -118,7 +114,6 @@ class _Tail:
         self._thread.start()
 
     def text(self) -> str:
-        """The last lines, printable, without secrets."""
         if self._thread is not None:
             self._thread.join(0.5)
         text = self._kept.decode("utf-8", "replace")
@@ -136,16 +131,16 @@ def _descendants() -> list[psutil.Process]:
     return living
 
 
-def _end_descendants(clock: Callable[[], float]) -> None:
+def _end_descendants() -> None:
     """SIGTERM, a moment, SIGKILL, until nobody is left; psutil compares start times each time."""
     for each in _descendants():
         with suppress(psutil.Error):
             each.terminate()
-    until = clock() + TERM_S
-    while _descendants() and clock() < until:
+    until = time.monotonic() + TERM_S
+    while _descendants() and time.monotonic() < until:
         time.sleep(LOOK_S)
-    until = clock() + KILL_S
-    while (left := _descendants()) and clock() < until:
+    until = time.monotonic() + KILL_S
+    while (left := _descendants()) and time.monotonic() < until:
         for each in left:
             with suppress(psutil.Error):
                 each.kill()
@@ -161,7 +156,6 @@ def _reap() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Carry out the order in a file."""
     order = take_json(Path(argv[0]), Order, cap_bytes=ORDER_CAP_BYTES)
     current().become_subreaper()
     results = run_all(order)

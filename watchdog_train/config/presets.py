@@ -19,7 +19,6 @@ class Preset(msgspec.Struct, frozen=True):
 
 
 def fitting(platform: str, processor: str) -> str:
-    """The preset that fits a machine, by sys.platform and platform.machine()."""
     if platform == "darwin" and processor == "arm64":
         return "apple-silicon"
     return "windows" if platform == "win32" else "default"

@@ -75,13 +75,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> str | None:
-        """What the number counts."""
         units = {"_s": "seconds", "_bytes": "bytes"}
         return next((unit for end, unit in units.items() if self.name.endswith(end)), None)
 
     @property
     def wanted(self) -> str:
-        """What a value must be, in words."""
         words = {
             "time": "a time (90, 90s, 10m, 2h)",
             "choice": "one of " + ", ".join(self.choices),
@@ -189,7 +187,6 @@ def _shown(value: Any) -> str:
 
 
 def closest(word: str, candidates: Mapping[str, Any] | tuple[str, ...] | list[str]) -> str | None:
-    """The candidate that was probably meant."""
     import difflib
 
     found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
@@ -202,7 +199,6 @@ def settings() -> dict[str, Setting]:
 
 
 def flags() -> tuple[Setting, ...]:
-    """The settings that have a flag of `wtrain run`."""
     return tuple(setting for setting in settings().values() if setting.flag)
 
 
@@ -252,7 +248,6 @@ def build(values: Mapping[str, Any], limits: Limits | None = None) -> Policy:
 
 
 def flatten(policy: Policy) -> dict[str, Any]:
-    """Every setting's value, by key."""
     return {key: operator.attrgetter(key)(policy) for key in settings()}
 
 

@@ -14,10 +14,9 @@ from watchdog_train.client import layout as L  # noqa: N812
 
 
 def arm(module):
-    """Hook into an accelerate.accelerator that has just been imported."""
     accelerator = module.Accelerator
     try:
-        notes.arm_parts((_places, _saves, _loading), accelerator)
+        notes.arm_each(lambda part: part(accelerator), (_places, _saves, _loading))
     finally:
         settings.prepare("cpu", "cpu_only", "of_accelerate", accelerator)
         loading = sys.modules["accelerate.data_loader"]

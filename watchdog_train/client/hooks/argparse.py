@@ -27,7 +27,6 @@ _options: list = []
 
 
 def arm(module):
-    """Hook into argparse."""
     parser = module.ArgumentParser
     parser.parse_known_args = phases.after(parser.parse_known_args, _parsed)
     _parsed_before(parser)

@@ -14,7 +14,6 @@ _running: dict = {}
 
 
 def arm(module):
-    """Hook into a celery.signals that has just been imported."""
     module.worker_ready.connect(_idles, weak=False)
     module.worker_process_init.connect(_idles, weak=False)
     module.task_prerun.connect(_task_begins, weak=False)
@@ -66,13 +65,11 @@ def celery_worker(module):
     """
     if settings.parameters("celery-solo") is None:
         return
-    original = module.Worker.__init__
 
-    def __init__(self, *args, **kwargs):
+    @phases.replacing(module.Worker, "__init__")
+    def init(original, self, *args, **kwargs):
         settings.attempted("celery-solo", _alone, self, kwargs)
         original(self, *args, **kwargs)
-
-    module.Worker.__init__ = phases.like(__init__, original)
 
 
 def _alone(_, worker, arguments):

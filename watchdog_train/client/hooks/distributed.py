@@ -29,30 +29,15 @@ _served_by = None
 
 
 def arm(module):
-    """torch.distributed.distributed_c10d has just been imported."""
-    original = getattr(module, _NAME)
-    _replace(module, _NAME, original, _joining(module, original))
-    group = module.new_group
-    _replace(module, "new_group", group, _grouping(group))
-
-
-def _replace(module, name, original, wrapper):
-    for place in (module, sys.modules.get("torch.distributed")):
-        if getattr(place, name, None) is original:
-            setattr(place, name, wrapper)
-
-
-def _grouping(original):
-    """A group without a timeout gets that of the first one, which is longer then by itself."""
-    if settings.parameters("raise-ddp-timeout") is None:
-        return original
-
-    def new_group(*args, **kwargs):
-        if kwargs.get("timeout") is not None:
-            args, kwargs = training_settings.longer_timeout(original, args, kwargs)
-        return original(*args, **kwargs)
-
-    return phases.like(new_group, original)
+    ours = {"new_group": training_settings.longer_if_given, _NAME: training_settings.longer_timeout}
+    for name, change in ours.items():
+        original = getattr(module, name)
+        wrapper = settings.changing("raise-ddp-timeout", original, change)
+        if name == _NAME:
+            wrapper = _joining(module, wrapper)
+        for place in (module, sys.modules.get("torch.distributed")):
+            if getattr(place, name, None) is original:
+                setattr(place, name, wrapper)
 
 
 def _joining(module, original):
@@ -70,7 +55,6 @@ def _joining(module, original):
                 slot.become_rank(rank, local_rank, world)
         except Exception:
             pass
-        args, kwargs = training_settings.longer_timeout(inner, args, kwargs)
         result = original(*args, **kwargs)
         try:
             local_rank = roles.number("LOCAL_RANK")
@@ -138,10 +122,7 @@ def _listen(torch, path):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
-_WRAPPERS = {
-    "DistributedDataParallel": "wrap in DDP",
-    "FullyShardedDataParallel": "wrap in FSDP",
-}
+_WRAPPERS = {"DistributedDataParallel": "wrap in DDP", "FullyShardedDataParallel": "wrap in FSDP"}
 
 
 def parallel(module):

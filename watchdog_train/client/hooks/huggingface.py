@@ -5,28 +5,27 @@ never answers holds a training there, before any transfer has begun.
 """
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import libraries, loader_settings, milestones, phases, saves, settings
+from watchdog_train.client import (
+    libraries,
+    loader_settings,
+    milestones,
+    notes,
+    phases,
+    saves,
+    settings,
+)
 
 
 def datasets(module):
     """Hook into datasets.arrow_dataset or datasets.load; num-proc-none is applied here."""
     if module.__name__ == "datasets.load":
         for name in ("load_dataset", "load_from_disk"):
-            original = getattr(module, name)
-            setattr(module, name, milestones.around("load dataset", original, L.PHASE_LOAD))
+            milestones.around_method(module, name, "load dataset", L.PHASE_LOAD)
         return
     for name in ("map", "filter"):
-        original = getattr(module.Dataset, name)
-        place = milestones.around(name + " dataset", _without_processes(original), L.PHASE_LOAD)
-        setattr(module.Dataset, name, place)
-
-
-def _without_processes(original):
-    def wrapper(*args, **kwargs):
-        args, kwargs = loader_settings.without_processes(original, args, kwargs)
-        return original(*args, **kwargs)
-
-    return phases.like(wrapper, original)
+        original, change = getattr(module.Dataset, name), loader_settings.in_this_process
+        setattr(module.Dataset, name, settings.changing("num-proc-none", original, change))
+        milestones.around_method(module.Dataset, name, name + " dataset", L.PHASE_LOAD)
 
 
 _DOWNLOADS = {
@@ -44,20 +43,14 @@ _DOWNLOADS_OF = {
 
 
 def hub(module):
-    """Hook into huggingface_hub.file_download or ._snapshot_download."""
-    missing = []
-    for name in _DOWNLOADS_OF[module.__name__]:
-        original = getattr(module, name, None)
-        if original is not None:
-            setattr(module, name, milestones.around(_DOWNLOADS[name], original, L.PHASE_DOWNLOAD))
-        elif name not in _OPTIONAL:
-            missing.append(name)
-    if missing:
-        raise RuntimeError("it has no " + ", ".join(missing))
+    names = _DOWNLOADS_OF[module.__name__]
+    notes.arm_each(
+        lambda name: milestones.around_method(module, name, _DOWNLOADS[name], L.PHASE_DOWNLOAD),
+        [name for name in names if name not in _OPTIONAL or hasattr(module, name)],
+    )
 
 
 def safetensors(module):
-    """Hook into a safetensors.torch that has just been imported."""
     module.save_file = phases.unseen_by_dynamo(
         saves.recorded("safetensors", module.save_file, position=1, name="filename")
     )
@@ -68,7 +61,6 @@ _CLASSES = {"PreTrainedModel": "load model", "PreTrainedTokenizerBase": "load to
 
 
 def pretrained(module):
-    """Hook into transformers.modeling_utils or .tokenization_utils_base."""
     for name, place in _CLASSES.items():
         if name in vars(module):
             if name == "PreTrainedModel" and settings.parameters("safetensors-off") is not None:
@@ -78,9 +70,9 @@ def pretrained(module):
 
 def _without_safetensors(model):
     """Weights come from the other file, where there is one."""
-    original = model.__dict__["from_pretrained"].__func__
 
-    def from_pretrained(*args, **kwargs):
+    @phases.replacing(model, "from_pretrained")
+    def from_pretrained(original, *args, **kwargs):
         try:
             loaded = original(*args, **dict(kwargs, use_safetensors=False))
         except (OSError, ValueError) as error:
@@ -88,8 +80,6 @@ def _without_safetensors(model):
             return original(*args, **kwargs)
         settings.report("safetensors-off", True, "use_safetensors=False")
         return loaded
-
-    model.from_pretrained = classmethod(phases.like(from_pretrained, original))
 
 
 _SLOW = "tokenizers-slow"
@@ -105,9 +95,9 @@ def auto_tokenizer(module):
     if libraries.version_numbers(libraries.version_of("transformers"))[0] >= 5:
         settings.report(_SLOW, False, "transformers 5 has fast tokenizers only: tokenizers-off")
         return
-    original = module.AutoTokenizer.__dict__["from_pretrained"].__func__
 
-    def from_pretrained(*args, **kwargs):
+    @phases.replacing(module.AutoTokenizer, "from_pretrained")
+    def from_pretrained(original, *args, **kwargs):
         try:
             tokenizer = original(*args, **dict(kwargs, use_fast=False))
         except Exception as error:
@@ -117,5 +107,3 @@ def auto_tokenizer(module):
         said = "use_fast=False: " + type(tokenizer).__name__
         settings.report(_SLOW, slow, said if slow else said + " has no slow version")
         return tokenizer
-
-    module.AutoTokenizer.from_pretrained = classmethod(phases.like(from_pretrained, original))

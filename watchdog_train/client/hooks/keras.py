@@ -13,19 +13,13 @@ _evaluations: list = []
 
 
 def arm(keras):
-    """Hook into a Keras that has just been imported."""
     lists = keras.callbacks.CallbackList
-    for name, act in (
-        ("on_train_begin", _training_begins),
-        ("on_train_batch_end", _step_done),
-        ("on_test_begin", _evaluation_begins),
-        ("on_test_batch_end", _batch_done),
-        ("on_test_end", _evaluation_ends),
-        ("on_predict_begin", _evaluation_begins),
-        ("on_predict_batch_end", _batch_done),
-        ("on_predict_end", _evaluation_ends),
-    ):
-        setattr(lists, name, phases.before(act, getattr(lists, name)))
+    acts = {"train_begin": _training_begins, "train_batch_end": _step_done}
+    for kind in ("test_", "predict_"):
+        acts[kind + "begin"], acts[kind + "end"] = _evaluation_begins, _evaluation_ends
+        acts[kind + "batch_end"] = _batch_done
+    for name, act in acts.items():
+        setattr(lists, "on_" + name, phases.before(act, getattr(lists, "on_" + name)))
 
 
 def _training_begins(*_args, **_kwargs):

@@ -23,10 +23,9 @@ from watchdog_train.client.hooks import lightning_checkpoints, lightning_steps
 
 
 def arm(module):
-    """Hook into a lightning.pytorch or pytorch_lightning that has just been imported."""
     name = module.__name__
     try:
-        notes.arm_parts((_trainer, _loops, _metrics, _files), name)
+        notes.arm_each(lambda part: part(name), (_trainer, _loops, _metrics, _files))
     finally:
         settings.prepare("cpu", "cpu_only", "of_lightning", sys.modules[name].Trainer)
         strategy = sys.modules[name + ".strategies"].Strategy
@@ -39,8 +38,21 @@ pytorch_lightning = arm
 
 def _trainer(name):
     trainer = sys.modules[name].Trainer
-    trainer.__init__ = _init(trainer.__init__)
-    trainer.fit = _fit(trainer.fit, name)
+    phases.replacing(trainer, "__init__")(_init)
+    milestones.around_method(trainer, "__init__", "build Trainer")
+
+    @phases.replacing(trainer, "fit")
+    def fit(original, self, *args, **kwargs):
+        args, kwargs = _begin(self, original, name, args, kwargs)
+        before = trainer_settings.fit_begins(self)
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            lightning_steps.nobody_listens()
+            self.__dict__.update(before)
+        phases.guarded(milestones.training_finished)
+        return result
+
     trainer.save_checkpoint = saves.of_directory(trainer.save_checkpoint)
 
 
@@ -67,32 +79,14 @@ def _files(name):
     plugin.save_checkpoint = phases.after(plugin.save_checkpoint, lightning_checkpoints.written)
 
 
-def _init(original):
-    def __init__(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        try:
-            _another_one()
-            # Taken now: a ModelCheckpoint without a dirpath gets one of this very start later.
-            lightning_checkpoints.remember_home(self)
-        except Exception as error:
-            notes.note("a Trainer is not watched: " + type(error).__name__)
-
-    return milestones.around("build Trainer", phases.like(__init__, original))
-
-
-def _fit(original, package):
-    def fit(self, *args, **kwargs):
-        args, kwargs = _begin(self, original, package, args, kwargs)
-        before = trainer_settings.fit_begins(self)
-        try:
-            result = original(self, *args, **kwargs)
-        finally:
-            lightning_steps.nobody_listens()
-            self.__dict__.update(before)
-        phases.guarded(milestones.training_finished)
-        return result
-
-    return phases.like(fit, original)
+def _init(original, trainer, *args, **kwargs):
+    original(trainer, *args, **kwargs)
+    try:
+        _another_one()
+        # Taken now: a ModelCheckpoint without a dirpath gets one of this very start later.
+        lightning_checkpoints.remember_home(trainer)
+    except Exception as error:
+        notes.note("a Trainer is not watched: " + type(error).__name__)
 
 
 def _begin(trainer, original, package, args, kwargs):

@@ -91,7 +91,6 @@ def total_steps(trainer):
 
 
 def batch_ends(trainer):
-    """A batch of the training is done."""
     words = slot.words
     fit = _fit
     if fit is None:

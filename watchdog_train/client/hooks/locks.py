@@ -17,7 +17,6 @@ _looked: dict = {}
 
 
 def arm(module):
-    """Hook into a torch.utils.file_baton or filelock that has just been imported."""
     if module.__name__ == "filelock":
         _around_soft_lock(module.SoftFileLock)
     else:
@@ -76,15 +75,14 @@ def _clear(path):
 
 def _around_baton(baton):
     """FileBaton of torch: what it makes is recorded; before it waits, a stale one is removed."""
-    acquire = baton.try_acquire
 
-    def try_acquire(self):
+    @phases.replacing(baton, "try_acquire")
+    def try_acquire(acquire, self):
         made = acquire(self) or (_clear(self.lock_file_path) and acquire(self))
         if made:
             _record(self.lock_file_path)
         return made
 
-    baton.try_acquire = phases.like(try_acquire, acquire)
     baton.wait = phases.before(lambda self: _clear(self.lock_file_path), baton.wait)
 
 

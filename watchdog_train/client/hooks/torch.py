@@ -37,13 +37,12 @@ _PHASE = L.W_PHASE
 
 
 def arm(torch):
-    """Hook into a torch that has just been imported."""
     slot.open_slot()
     slot.hear_of_the_end()
     exceptions.arm()
     pulse.allow_ptrace()
     try:
-        notes.arm_parts((_steps, _backward, _batches, _workers, _saves), torch)
+        notes.arm_each(lambda part: part(torch), (_steps, _backward, _batches, _workers, _saves))
     finally:
         settings.apply(torch)
         if "torch._dynamo" in sys.modules:
@@ -73,8 +72,7 @@ def _steps(torch):
 
 def _backward(torch):
     for name in ("backward", "grad"):  # a loop by hand may ask for gradients only
-        wrapper = _counted_backward(getattr(torch.autograd, name))
-        setattr(torch.autograd, name, phases.unseen_by_dynamo(wrapper))
+        phases.replace(torch.autograd, name, _counted_backward)
 
 
 def _counted_backward(original):
@@ -102,7 +100,7 @@ def _counted_backward(original):
             pass
         return result
 
-    return phases.like(backward, original)
+    return phases.unseen_by_dynamo(phases.like(backward, original))
 
 
 def _batches(torch):
@@ -140,11 +138,11 @@ def _workers(torch):
         loader._MultiProcessingDataLoaderIter, "__init__", "start DataLoader workers"
     )
     module = sys.modules["torch.utils.data._utils.worker"]
-    original = module._worker_loop
-    code = original.__code__
+    code = module._worker_loop.__code__  # type: ignore[attr-defined]
     position = code.co_varnames[: code.co_argcount].index("worker_id")
 
-    def _worker_loop(*args, **kwargs):
+    @phases.replacing(module, "_worker_loop")
+    def worker_loop(original, *args, **kwargs):
         try:
             number = kwargs["worker_id"] if "worker_id" in kwargs else args[position]
             slot.become_worker(int(number))
@@ -155,10 +153,6 @@ def _workers(torch):
         finally:
             # A child of multiprocessing ends by os._exit.
             slot.unlink()
-
-    module._worker_loop = phases.like(  # type: ignore[attr-defined]
-        _worker_loop, original
-    )
 
 
 def _saves(torch):
@@ -176,7 +170,6 @@ def tensorboard(module):
 
 
 def dynamo(module):
-    """torch._dynamo has just been imported."""
     phases.skip_wrappers()
     tokens = []  # type: list
     handler = module.callback.callback_handler

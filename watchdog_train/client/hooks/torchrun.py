@@ -10,11 +10,10 @@ import os
 import sys
 
 from watchdog_train.client import layout as L  # noqa: N812
-from watchdog_train.client import notes
+from watchdog_train.client import notes, phases
 
 
 def arm(module):
-    """torch.distributed.elastic.multiprocessing.api has just been imported."""
     text = os.environ.get(L.ENV_RANK_STREAMS)
     # A launcher that a rank has started shares that rank's streams.
     if not text or "LOCAL_RANK" in os.environ:
@@ -25,10 +24,9 @@ def arm(module):
     if not _writes_to_us(told["own"]):
         return
     places = told["ranks"]
-    handler = module.SubprocessHandler
-    original = handler._popen
 
-    def _popen(self, *args, **kwargs):
+    @phases.replacing(module.SubprocessHandler, "_popen")
+    def popen(original, self, *args, **kwargs):
         files = _streams(self, places, args[1] if len(args) > 1 else kwargs.get("env"))
         try:
             self._stdout, self._stderr = files or (self._stdout, self._stderr)
@@ -38,8 +36,6 @@ def arm(module):
                 self._stdout = self._stderr = None
                 for file in set(files):
                     file.close()
-
-    handler._popen = _popen
 
 
 def _writes_to_us(own):

@@ -39,7 +39,6 @@ _over = False
 
 
 def arm(_):
-    """Hook into a tqdm that has just been imported."""
     bar = sys.modules["tqdm.std"].tqdm
     bar.refresh = phases.before(_tick, bar.refresh)
     bar.close = phases.before(_tick, bar.close)  # its last count is drawn without a refresh

@@ -30,28 +30,22 @@ _preparing: list = []
 
 
 def arm(module):
-    """Hook into a transformers.trainer that has just been imported."""
-    problems = []
     callback = make_callback(module.TrainerCallback)
-    for name, wrap in (
-        ("__init__", lambda original: _init(original, callback)),
-        ("_save_checkpoint", _save_checkpoint),
-        ("evaluate", lambda original: phases.around(L.PHASE_EVAL, original)),
-        ("predict", lambda original: phases.around(L.PHASE_EVAL, original)),
-        ("train", _train),
-    ):
-        try:
-            setattr(module.Trainer, name, wrap(getattr(module.Trainer, name)))
-        except Exception as error:
-            problems.append(name + " " + type(error).__name__)
-    settings.prepare("cpu", "cpu_only", "of_transformers", module.TrainingArguments)
-    if problems:
-        raise RuntimeError(", ".join(problems))
+    wraps = {
+        "__init__": lambda original: _init(trainer_settings.apply(original), callback),
+        "_save_checkpoint": _save_checkpoint,
+        "evaluate": lambda original: phases.around(L.PHASE_EVAL, original),
+        "predict": lambda original: phases.around(L.PHASE_EVAL, original),
+        "train": _train,
+    }
+    try:
+        notes.arm_each(lambda name: phases.replace(module.Trainer, name, wraps[name]), wraps)
+    finally:
+        settings.prepare("cpu", "cpu_only", "of_transformers", module.TrainingArguments)
 
 
 def _init(original, callback):
     def __init__(self, *args, **kwargs):
-        args, kwargs = trainer_settings.apply(original, self, args, kwargs)
         original(self, *args, **kwargs)
         try:
             notes.output_dir(self.args.output_dir)
@@ -153,7 +147,6 @@ def _signature(trainer):
 
 
 def make_callback(base):
-    """A subclass of transformers.TrainerCallback."""
 
     class WatchdogCallback(base):  # type: ignore[misc, valid-type]
         """Reports progress to wtrain; does nothing outside a supervised run."""

@@ -21,35 +21,31 @@ _MOST_BYTES = 64 << 10
 def arm(module):
     """Hook into a wandb: init and finish are places, both wait for a server or a process."""
     # Called from a callback it would else be judged by the limits of a first step.
-    module.init = milestones.around("wandb.init", _with_identity(module.init), L.PHASE_STARTUP)
-    module.finish = milestones.around("wandb.finish", module.finish)
+    phases.replacing(module, "init")(_init)
+    milestones.around_method(module, "init", "wandb.init", L.PHASE_STARTUP)
+    milestones.around_method(module, "finish", "wandb.finish")
 
 
-def _with_identity(original):
-    def init(*args, **kwargs):
-        offline = False
-        try:
-            if slot.supervised:
-                bound = settings.bind(original, args, kwargs)
-                given = bound.arguments
-                if _ADDED.issubset(bound.signature.parameters):
-                    offline = _goes_offline(given)
-                    given.update(_identity(given))
-                    if offline:
-                        given["mode"] = "offline"
-                    args, kwargs = bound.args, bound.kwargs
-                elif settings.parameters("wandb-offline") is not None:
-                    settings.report(
-                        "wandb-offline", False, "this wandb.init takes no such argument"
-                    )
-        except Exception as error:
-            notes.note("wandb.init was left as it is: " + type(error).__name__)
-        run = original(*args, **kwargs)
-        if offline:
-            _say_where(run)
-        return run
-
-    return phases.like(init, original)
+def _init(original, *args, **kwargs):
+    offline = False
+    try:
+        if slot.supervised:
+            bound = settings.bind(original, args, kwargs)
+            given = bound.arguments
+            if _ADDED.issubset(bound.signature.parameters):
+                offline = _goes_offline(given)
+                given.update(_identity(given))
+                if offline:
+                    given["mode"] = "offline"
+                args, kwargs = bound.args, bound.kwargs
+            elif settings.parameters("wandb-offline") is not None:
+                settings.report("wandb-offline", False, "this wandb.init takes no such argument")
+    except Exception as error:
+        notes.note("wandb.init was left as it is: " + type(error).__name__)
+    run = original(*args, **kwargs)
+    if offline:
+        _say_where(run)
+    return run
 
 
 def _rank():

@@ -69,9 +69,7 @@ def _load_client(name):
     known = sys.modules.get("watchdog_train")
     if known is None:
         spec = external.spec_from_file_location(
-            "watchdog_train",
-            package + "/__init__.py",
-            submodule_search_locations=[package],
+            "watchdog_train", package + "/__init__.py", submodule_search_locations=[package]
         )
         module = _frozen_importlib.module_from_spec(spec)  # type: ignore[arg-type]
         sys.modules["watchdog_train"] = module

@@ -411,7 +411,6 @@ def _position(words: Sequence[str]) -> tuple[Family, int] | None:
 
 
 def _is_script(word: str) -> bool:
-    """What follows are the arguments of a script."""
     return word.endswith((".py", ".pyw"))
 
 
