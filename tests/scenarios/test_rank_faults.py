@@ -6,16 +6,15 @@ import os
 import signal
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.checks import (
-    assert_asked_before_killed,
     assert_blames,
     assert_brought_home,
     assert_evidence_came_first,
+    assert_hang_was_handled,
     assert_never_killed,
     assert_tree_is_gone,
     last_line,
@@ -23,7 +22,6 @@ from tests.scenarios.checks import (
 from tests.support import (
     PROGRAMS,
     CompletedRun,
-    Event,
     members_of,
     run_fast,
     run_wtrain,
@@ -58,80 +56,56 @@ def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
     return run_fast(cwd, command(launcher, program, *args), *RESUME, timeout_s=280)
 
 
-def captured(run: CompletedRun) -> list[Event]:
-    """Rows of the first bundle, of processes that were dumped."""
-    rows = run.of_type("evidence_collected")[0]["processes"]
-    return [row for row in rows if row["captured"]]
-
-
-@dataclass(frozen=True)
-class Hang:
-    """A fault that stands still until somebody ends it."""
-
-    fault: str
-    launcher: str
-    args: tuple[str, ...] = ()
-    workers: int = 0
-    families: tuple[str, ...] = ("rank-left-early",)
-    culprit: int = 1
-    surely: bool = True
-    """Whether stacks and process states can tell who it was."""
-    marks: tuple[pytest.MarkDecorator, ...] = field(default=())
-
-    @property
-    def id(self) -> str:
-        return f"{self.fault}-{self.launcher}"
-
-
+EARLY = ("rank-left-early",)
 MISMATCH = ("collective-mismatch", "gloo-timeout")
 """Two ranks that wait in different operations: which of them is wrong, no evidence tells."""
-GIL, LOADER, SAVE = ("gil-deadlock",), ("dataloader-worker-stuck",), ("rank-left-early",)
-HANGS = (
-    Hang("receive", "spawn", families=MISMATCH, surely=False),
-    Hang("sleep", "spawn", marks=(SLOW,)),
-    Hang("leave", "torchrun", families=MISMATCH, surely=False, marks=(SLOW,)),
-    Hang("hold-gil", "spawn", families=GIL, marks=(SLOW,)),
-    Hang("worker", "torchrun", ("--workers", "1"), workers=2, families=LOADER, marks=(SLOW,)),
-    Hang("hang-in-save", "torchrun", families=SAVE, culprit=0, marks=(SLOW,)),
-)
+HANGS = {
+    # fault, launcher: the families that fit, and which rank it is; None: the evidence cannot tell
+    ("receive", "spawn"): (MISMATCH, None),
+    ("sleep", "spawn"): (EARLY, 1),
+    ("leave", "torchrun"): (MISMATCH, None),
+    ("hold-gil", "spawn"): (("gil-deadlock",), 1),
+    ("worker", "torchrun"): (("dataloader-worker-stuck",), 1),
+    ("hang-in-save", "torchrun"): (EARLY, 0),
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "hang", [pytest.param(hang, marks=hang.marks, id=hang.id) for hang in HANGS]
-)
-def test_a_rank_that_hangs(hang: Hang, tmp_path: Path) -> None:
+@SLOW
+@pytest.mark.parametrize(("fault", "launcher"), HANGS)
+def test_a_rank_that_hangs(fault: str, launcher: str, tmp_path: Path) -> None:
     """Every process is dumped, the launcher held still, the ranks asked, and it goes on."""
-    run = run_job(tmp_path, hang.launcher, "rank_faults.py", hang.fault, *hang.args)
+    families, culprit = HANGS[fault, launcher]
+    workers = 2 if fault == "worker" else 0
+    more = ("--workers", "1") if workers else ()
+    run = run_job(tmp_path, launcher, "rank_faults.py", fault, *more)
     assert_brought_home(run)
-    assert_evidence_came_first(run)
-    assert_asked_before_killed(run)
+    assert_hang_was_handled(run)
     assert run.only("stall_declared")["basis"] in ("quiet", "proven"), run.describe()
-    roles = Counter(row["role"] for row in captured(run))
-    helpers = int(hang.launcher == "spawn")  # the resource tracker
-    wanted = {"launcher": 1, "rank": 2, "worker": hang.workers, "other": helpers}
+    rows = run.of_type("evidence_collected")[0]["processes"]
+    roles = Counter(row["role"] for row in rows if row["captured"])
+    helpers = int(launcher == "spawn")  # the resource tracker
+    wanted = {"launcher": 1, "rank": 2, "worker": workers, "other": helpers}
     assert roles == Counter(wanted), run.describe()
     signals = [(one["role"], one["signal"]) for one in signals_of(run.events)]
     assert signals[0] == ("launcher", signal.SIGSTOP), run.describe()
     rejected = [Path(event["path"]).name for event in run.of_type("checkpoint_rejected")]
-    assert rejected == (["step-000030.pt"] if hang.fault == "hang-in-save" else [])
-    role = "worker" if hang.workers else "rank"
+    assert rejected == (["step-000030.pt"] if fault == "hang-in-save" else [])
+    role = "worker" if workers else "rank"
     (diagnosed,) = run.of_type("stall_explained")
-    assert_blames(diagnosed, hang.culprit, hang.families, surely=hang.surely, role=role)
-    if hang.fault == "sleep":
+    surely = culprit is not None
+    assert_blames(diagnosed, culprit if surely else 1, families, surely=surely, role=role)
+    if fault == "sleep":
         (victim,) = (one for one in diagnosed["explanation"]["victims"] if one["who"]["rank"] == 0)
         assert (victim["how"]["op"], victim["how"]["inside"]) == ("allreduce", "ddp")
 
 
 CRASHES = (
-    pytest.param("die-in-save", "torchrun", id="die-in-save-torchrun", marks=SLOW),
-    pytest.param("fail", "spawn", id="fail-spawn", marks=SLOW),
-    pytest.param("die", "torchrun", id="die-torchrun", marks=SLOW),
-    pytest.param("die", "spawn", id="die-spawn", marks=SLOW),
-    pytest.param("exit", "spawn", id="exit-spawn", marks=SLOW),
+    *(("die-in-save", "torchrun"), ("fail", "spawn"), ("die", "torchrun")),
+    *(("die", "spawn"), ("exit", "spawn")),
 )
 
 
+@SLOW
 @pytest.mark.parametrize(("fault", "launcher"), CRASHES)
 def test_a_rank_that_crashes(fault: str, launcher: str, tmp_path: Path) -> None:
     """Its launcher ends the others by itself: that is a crash and not a stall."""

@@ -270,6 +270,11 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[int | None
     return process.returncode, out
 
 
+def answers_of(training: Training, name: str) -> list[Facts]:
+    """What its processes have said of a setting."""
+    return [note["settings"][name] for note in training.all_notes() if name in note["settings"]]
+
+
 def fresh(path: Path) -> Training:
     path.mkdir()
     return Training(path)
@@ -290,8 +295,8 @@ def test_a_training_that_needs_it(name: str, tmp_path: Path) -> None:
     code, out = finish(start_case(training, name, name, **parameters), 90)
     assert code == 0, out
     assert f"finished {name}" in out, out
-    answers = [note["settings"].get(name) for note in training.all_notes()]
-    assert any(answer and answer["took"] for answer in answers), answers
+    answers = answers_of(training, name)
+    assert any(answer["took"] for answer in answers), answers
 
 
 def test_a_silent_worker_becomes_an_error(tmp_path: Path) -> None:
@@ -302,8 +307,8 @@ def test_a_silent_worker_becomes_an_error(tmp_path: Path) -> None:
     code, out = finish(start_case(training, "loader-timeout", "loader-timeout", seconds=2), 60)
     assert code == 1, out
     assert "DataLoader timed out after 2" in out
-    answers = [note["settings"].get("loader-timeout") for note in training.all_notes()]
-    assert any(answer and answer["took"] for answer in answers), answers
+    answers = answers_of(training, "loader-timeout")
+    assert any(answer["took"] for answer in answers), answers
 
 
 @pytest.mark.parametrize("name", ["clear-stale-lock", "soft-lock"])
@@ -317,8 +322,8 @@ def test_a_lock_of_a_dead_process_of_this_run_is_removed(name: str, tmp_path: Pa
         assert code is None, out
     code, out = finish(start_case(training, name, "clear-stale-lock"), 60)
     assert code == 0, out
-    answers = [note["settings"].get("clear-stale-lock") for note in training.all_notes()]
-    assert any(answer and answer["took"] and "gone" in answer["why"] for answer in answers), answers
+    answers = answers_of(training, "clear-stale-lock")
+    assert any(answer["took"] and "gone" in answer["why"] for answer in answers), answers
 
 
 def test_a_lock_of_somebody_else_stays(tmp_path: Path) -> None:
@@ -398,8 +403,8 @@ def test_a_tokenizer_is_slow_where_transformers_has_one(tmp_path: Path) -> None:
     training = fresh(tmp_path / "with")
     code, out = finish(start_case(training, "tokenizers-slow", "tokenizers-slow"), 60)
     assert (code, "tokenizer is slow" in out) == (0, has_slow), out
-    answers = [note["settings"].get("tokenizers-slow") for note in training.all_notes()]
-    assert [answer["took"] for answer in answers if answer] == [has_slow], answers
+    answers = answers_of(training, "tokenizers-slow")
+    assert [answer["took"] for answer in answers] == [has_slow], answers
 
 
 def test_what_finds_nothing_to_change_says_so(tmp_path: Path) -> None:
@@ -459,7 +464,7 @@ def test_a_gpu_after_a_fork_reaches_num_proc_none(tmp_path: Path) -> None:
 
 def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
     """What the diagnosis names is tried one after the other, in its order, within the restarts."""
-    run = run_program(tmp_path, "needs_third_remedy.py", timeout_s=280).check(0)
+    run = run_program(tmp_path, "remedy_turns.py", "third", timeout_s=280).check(0)
     tried = remedies_of(run)
     assert tried[0] == [], run.describe()
     found = run.of_type("stall_explained")[0]["explanation"]
@@ -471,7 +476,7 @@ def test_the_second_and_the_third_remedy_get_their_turn(tmp_path: Path) -> None:
 
 def test_a_remedy_that_made_it_worse_is_taken_back(tmp_path: Path) -> None:
     """With it the training crashes before its first step, so the next attempt is without it."""
-    run = run_program(tmp_path, "worse_with_a_remedy.py", timeout_s=280).check(0)
+    run = run_program(tmp_path, "remedy_turns.py", "worse", timeout_s=280).check(0)
     tried = remedies_of(run)
     assert "num-workers-0" in tried[1], run.describe()
     assert "num-workers-0" not in tried[2], run.describe()

@@ -68,6 +68,18 @@ def start(
     return TerminalCommand(command, cwd, env=env, columns=columns)
 
 
+def says_a_line(cwd: Path) -> None:
+    """The training goes on: it is asked for a line and writes it."""
+    (cwd / "say-it").touch()
+    wait_until(lambda: not (cwd / "say-it").exists(), 10, "the training goes on")
+
+
+def steps(cwd: Path) -> None:
+    """The run has begun and made a step."""
+    wait_until(lambda: run_directories(cwd), 30, "the run begins")
+    wait_until(lambda: of_type(read_log(run_dir(cwd)), "first_step"), 30, "it steps")
+
+
 def run_dir(cwd: Path) -> Path:
     return run_directories(cwd)[-1]
 
@@ -117,7 +129,7 @@ def test_no_status_line(options: tuple[str, ...], env: dict[str, str], tmp_path:
     """A terminal that cannot erase, and a user who wants none, get none; nor any escape of ours."""
     command = start(tmp_path, *options, env=env)
     command.wait_for("begin")
-    wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "first_step"), 30, "it steps")
+    steps(tmp_path)
     began = time.monotonic()
     wait_until(lambda: time.monotonic() - began > 2.5, 10, "a moment in which it would be drawn")
     (tmp_path / "go-on").unlink()
@@ -134,12 +146,10 @@ def test_a_terminal_that_is_held_stops_nobody(tmp_path: Path) -> None:
     command = start(tmp_path)
     command.wait_for("begin")
     command.type("\x13")
-    log = wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "first_step"), 30, "it steps")
-    (tmp_path / "say-it").touch()
-    wait_until(lambda: not (tmp_path / "say-it").exists(), 10, "the training goes on")
+    steps(tmp_path)
+    says_a_line(tmp_path)
     (tmp_path / "go-on").unlink()
     wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "run_finished"), 30, "it ends")
-    assert log
     command.type("\x11")
     assert command.end() == 0
     assert theirs(command.screen) == ["begin", "a line of the training", "end"]
@@ -150,10 +160,8 @@ def test_a_pipe_that_breaks_stops_nobody(tmp_path: Path) -> None:
     path = script(tmp_path, STEPS)
     line = f"'{WTRAIN}' run -- '{sys.executable}' '{path}' 2>&1 | head -1; echo ${{PIPESTATUS[0]}}"
     command = TerminalCommand(["bash", "-c", line], tmp_path, columns=200)
-    wait_until(lambda: run_directories(tmp_path), 30, "the run begins")
-    wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "first_step"), 30, "it steps")
-    (tmp_path / "say-it").touch()
-    wait_until(lambda: not (tmp_path / "say-it").exists(), 10, "the training goes on")
+    steps(tmp_path)
+    says_a_line(tmp_path)
     (tmp_path / "go-on").unlink()
     assert command.end() == 0
     assert command.screen.last == "0"
@@ -180,8 +188,7 @@ def test_job_control(tmp_path: Path) -> None:
     shell.type("\x1a")
     stopped = shell.wait_for(lambda s: s.last.startswith(">"))
     assert not [line for line in stopped.lines if line.startswith("wtrain: step ")]
-    (tmp_path / "say-it").touch()
-    wait_until(lambda: not (tmp_path / "say-it").exists(), 10, "the training goes on")
+    says_a_line(tmp_path)
     shell.type("bg\r")
     shell.wait_for("a line of the training")
     began = time.monotonic()
@@ -203,8 +210,7 @@ def test_a_background_job_that_is_to_be_still(tmp_path: Path) -> None:
     path = script(tmp_path, STEPS)
     shell = a_shell(tmp_path)
     shell.type(f"stty tostop; '{WTRAIN}' run -- '{sys.executable}' '{path}' &\r")
-    wait_until(lambda: run_directories(tmp_path), 30, "the run begins")
-    wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "first_step"), 30, "it steps")
+    steps(tmp_path)
     assert "watching pid" not in "\n".join(shell.screen.lines)
     supervisor = read_log(run_dir(tmp_path))[0]["pid"]
     assert is_alive(supervisor)
@@ -223,11 +229,10 @@ def test_a_closed_terminal_stops_nobody(tmp_path: Path) -> None:
     """The window is closed: the training goes on, and is watched to its end."""
     command = start(tmp_path)
     command.wait_for("begin")
-    wait_until(lambda: of_type(read_log(run_dir(tmp_path)), "first_step"), 30, "it steps")
+    steps(tmp_path)
     command.hang_up()
     command.process.send_signal(signal.SIGHUP)
-    (tmp_path / "say-it").touch()
-    wait_until(lambda: not (tmp_path / "say-it").exists(), 10, "the training goes on")
+    says_a_line(tmp_path)
     (tmp_path / "go-on").unlink()
     assert command.process.wait(30) == 0
     assert of_type(read_log(run_dir(tmp_path)), "run_finished")[0]["outcome"] == "succeeded"

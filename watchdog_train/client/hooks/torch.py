@@ -138,7 +138,7 @@ def _workers(torch):
         loader._MultiProcessingDataLoaderIter, "__init__", "start DataLoader workers"
     )
     module = sys.modules["torch.utils.data._utils.worker"]
-    code = module._worker_loop.__code__  # type: ignore[attr-defined]
+    code = module._worker_loop.__code__
     position = code.co_varnames[: code.co_argcount].index("worker_id")
 
     @phases.replacing(module, "_worker_loop")
