@@ -46,29 +46,38 @@ Current thread 0x00007f2b [python3] (most recent call first):
   File "/home/u/train.py", line 31 in step
   File "/home/u/train.py", line 60 in <module>
 """
+BARE = """\
+Timeout (0:02:00)!
+File "/v/torch/utils/file_baton.py", line 50 in wait
+File "/v/torch/utils/cpp_extension.py", line 2156 in _jit_compile
+"""
+"""Logs lose the line above and the indentation."""
 
 
-def innermost(text):
+def main_frames(text):
+    """Names of the main thread's frames, innermost first."""
     (dump,) = dumps(text)
-    main = next(thread for thread in dump.threads if thread.main)
-    return [frame.name for frame in main.frames]
+    return [frame.name for frame in dump.main.frames]
 
 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
         (PY_SPY, ["wait", "get", "_try_get_data", "<module>"]),
-        (
-            NATIVE,
-            ["__lll_lock_wait", "void at::native::resize<float>", "fetch", "<module>"],
-        ),
+        (NATIVE, ["__lll_lock_wait", "void at::native::resize<float>", "fetch", "<module>"]),
         (FAULT, ["step", "<module>"]),
+        (BARE, ["wait", "_jit_compile"]),
     ],
-    ids=["py-spy", "native", "faulthandler"],
+    ids=["py-spy", "native", "faulthandler", "without its head"],
 )
 def test_every_format_gives_the_main_threads_frames(text, names):
-    """Innermost first, locals and source lines left out, arguments cut from native names."""
-    assert innermost(text) == names
+    """Locals and source lines are left out, arguments cut from native names."""
+    assert main_frames(text) == names
+
+
+def test_frames_of_a_traceback_are_no_dump():
+    """Its comma tells them from those of the fault handler, which may lack their head."""
+    assert not dumps('  File "/a/train.py", line 3, in <module>\n')
 
 
 def processes(**texts):
@@ -164,6 +173,7 @@ def test_a_dump_says_whose_it_is():
     dump = dumps(PY_SPY)[0]
     assert (dump.pid, dump.command) == (812, ("python", "-u", "train.py", "--lr", "1e-4"))
     assert [thread.owns_gil for thread in dump.threads] == [True, False]
+    assert dumps(FAULT)[0].main.name == "python3"
     assert dump.threads[1].name == "QueueFeederThread"
 
 
@@ -238,17 +248,6 @@ def test_a_counter_that_stands_still_does_not_advance():
     """Only a higher number than ever before is progress; a bar's start at 0 is not."""
     bars = ["0/9 [00:00<?, ?it/s]", "1/9 [00:01<00:08]", "1/9 [00:20<02:08]", "2/9 [00:21<01:08]"]
     assert advances([read_line(bar) for bar in bars]) == [1, 3]
-
-
-def test_frames_of_the_fault_handler_are_read_without_their_head():
-    """Logs lose the line above and the indentation; a traceback's comma tells its frames apart."""
-    text = (
-        "Timeout (0:02:00)!\n"
-        'File "/v/torch/utils/file_baton.py", line 50 in wait\n'
-        'File "/v/torch/utils/cpp_extension.py", line 2156 in _jit_compile\n'
-    )
-    assert innermost(text) == ["wait", "_jit_compile"]
-    assert not dumps('  File "/a/train.py", line 3, in <module>\n')
 
 
 @pytest.mark.parametrize(

@@ -119,29 +119,22 @@ def test_a_zombie_and_a_reused_pid_are_named(tmp_path):
     assert "another's" in whys[os.getpid()]
 
 
-def test_without_pyspy_the_bundle_says_how_to_mend_it(tmp_path, sleeper):
-    """py-spy missing costs the stacks, not the bundle."""
-    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=lambda: None)
-    assert "pip install py-spy" in result.missing[0].why
-    assert (tmp_path / "out" / "SUMMARY.md").is_file()
+REFUSES = "echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1"
 
 
-def test_a_refused_ptrace_is_told_with_its_mending(tmp_path, sleeper):
-    """py-spy's own words for a refusal become words a person can act on."""
-    body = (
-        "echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1"
-    )
-    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=fake_pyspy(tmp_path, body))
-    assert "SYS_PTRACE" in result.missing[0].why
-
-
-def test_a_hanging_pyspy_is_killed_in_time(tmp_path, sleeper):
-    """A dumper that never returns costs its own time limit and no more."""
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(None, "pip install py-spy"), (REFUSES, "SYS_PTRACE"), ("exec sleep 600", "killed")],
+    ids=["missing", "refused", "hangs"],
+)
+def test_a_tool_that_gives_no_stacks_is_told_in_time(tmp_path, sleeper, body, why):
+    """In words a person can act on; it costs the stacks and its own time limit, not the bundle."""
     started = time.monotonic()
-    hanging = fake_pyspy(tmp_path, "exec sleep 600")
-    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=hanging, process_s=0.5)
+    tool = fake_pyspy(tmp_path, body) if body else lambda: None
+    result = collect_tree(tmp_path, sleeper.pid, find_pyspy=tool, process_s=0.5)
     assert time.monotonic() - started < 5
-    assert "killed" in result.missing[0].why
+    assert why in result.missing[0].why
+    assert (tmp_path / "out" / "SUMMARY.md").is_file()
 
 
 def test_a_target_left_stopped_goes_on(tmp_path, sleeper):

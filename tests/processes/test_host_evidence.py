@@ -52,29 +52,29 @@ def test_only_what_matters_and_is_new_is_kept(tmp_path):
     )
 
 
-def test_a_kill_of_somebody_else_is_no_evidence():
-    """On a shared machine others run out of memory, too."""
-    line = f"[101.0] {OOM}"
-    assert kernel_log.evidence([line], {7}, uses_gpu=False) == ()
-    (log,) = kernel_log.evidence([line], {4242}, uses_gpu=False)
-    assert (log.source, log.lines) == ("kernel log", (line,))
+XID = "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+OTHERS = "[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=99, name=python, MMU fault"
+SILENT, BACK = "[1.0] nfs: server big not responding, timed out", "[2.0] nfs: server big OK"
 
 
-def test_a_fault_of_a_gpu_counts_for_who_uses_one():
-    """And only where the line names no other process."""
-    xid = "[1.0] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
-    others = "[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=99, name=python, MMU fault"
-    assert kernel_log.evidence([xid, others], {7}, uses_gpu=False) == ()
-    (log,) = kernel_log.evidence([xid, others], {7}, uses_gpu=True)
-    assert log.lines == (xid,)
-
-
-def test_a_file_server_that_answers_again_is_no_cause():
-    """Only one that still is silent."""
-    gone, back = "[1.0] nfs: server big not responding, timed out", "[2.0] nfs: server big OK"
-    assert kernel_log.evidence([gone, back], (), uses_gpu=False) == ()
-    (log,) = kernel_log.evidence([gone, back, gone], (), uses_gpu=False)
-    assert log.lines == (gone,)
+@pytest.mark.parametrize(
+    ("lines", "pids", "uses_gpu", "counts"),
+    [
+        ([OOM], {7}, False, ()),
+        ([OOM], {4242}, False, (OOM,)),
+        ([XID, OTHERS], {7}, False, ()),
+        ([XID, OTHERS], {7}, True, (XID,)),
+        ([SILENT, BACK], (), False, ()),
+        ([SILENT, BACK, SILENT], (), False, (SILENT,)),
+    ],
+    ids=["other's kill", "our kill", "no GPU", "our GPU", "answers again", "silent again"],
+)
+def test_only_lines_about_this_training_are_evidence(lines, pids, uses_gpu, counts):
+    """On a shared machine others run out of memory, and use other GPUs."""
+    found = kernel_log.evidence(lines, pids, uses_gpu=uses_gpu)
+    assert [(log.source, log.lines) for log in found] == (
+        [("kernel log", counts)] if counts else []
+    )
 
 
 def test_no_right_to_read_it_is_said(tmp_path):

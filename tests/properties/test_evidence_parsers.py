@@ -194,20 +194,6 @@ def test_any_order_of_faulthandler_lines_is_no_exception(lines):
     assert (threads is None) == (THREAD not in lines and FRAME not in lines)
 
 
-def test_a_faulthandler_dump_is_read():
-    """Threads, names, frames; the last one is the main thread."""
-    text = (
-        "Thread 0x00007f10 [pulse] (most recent call first):\n"
-        '  File "/a/threading.py", line 320 in wait\n\n'
-        "Current thread 0x00007f20 (most recent call first):\n"
-        '  File "/home/u/train.py", line 31 in __getitem__\n'
-    )
-    threads = from_inside.parse(text)
-    assert [thread.main for thread in threads] == [False, True]
-    assert threads[0].name == "pulse"
-    assert str(threads[1].frames[0]) == "__getitem__ (train.py:31)"
-
-
 @pytest.mark.parametrize("text", ["a://" * 50_000, "key=" * 50_000, "\x1b[" * 100_000])
 def test_redaction_is_linear(text):
     """Hostile lines cost no more than their length."""

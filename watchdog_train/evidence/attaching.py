@@ -21,21 +21,21 @@ from watchdog_train.explain.waits import device_call
 from watchdog_train.system.protocol import ProcessSystem
 
 _TWICE_CAP = 24
-"""Processes that get a second dump, which proves life when it differs."""
+"""Processes that get a second dump; a difference proves life."""
 _NATIVE_CAP = {"look": 1, "full": 4}
 _DEVICE_CAP = 64
 """Ranks whose native stacks are read where they may wait for their GPUs."""
 _NATIVE_S = 4.0
 _LATELY_S = 10.0
-"""Whoever has progressed since may make steps, and is not stopped for native frames."""
+"""A process that made progress since then may make steps: it is not stopped for native frames."""
 _OUTPUT_CAP_BYTES = 8 << 20
-_SIGCONT = 18  # of Linux: only there a debugger of ours leaves somebody stopped
+_SIGCONT = 18  # of Linux: only there can py-spy leave a process stopped
 _UNDO_S = 0.2
 _UNDO_POLL_S = 0.01
 
 
 class Attaching:
-    """What one collection reads by tools."""
+    """The dumps by tools of one collection."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Attaching:
         until: float,
         draft: Draft,
     ) -> None:
-        """`draft` is told of what each tool has found: it must not be lost with us."""
+        """`draft` stores the result of each tool: it must outlive this process."""
         self._request = request
         self._pyspy = pyspy_path or pyspy.NAME
         self._system = system
@@ -56,7 +56,7 @@ class Attaching:
         self._draft = draft
         self._touched: set[int] = set()
         self._stopping: set[int] = set()
-        """Processes that native frames are wanted of."""
+        """Processes whose native frames are being read, which stops them."""
 
     def dump(self, targets: Sequence[Target], *, nonblocking: bool) -> None:
         """Python stacks by py-spy; a process that was stopped before is read, not attached to.
@@ -109,7 +109,7 @@ class Attaching:
             t.pid for t in targets if device and t.member.role == "rank" and t.known.how == "py-spy"
         }
         wanted = [t for t in targets if (t.wants_native or t.pid in ranks) and not t.was_held]
-        if mode == "look":  # a pause only where it decides: the kernel did not tell
+        if mode == "look":  # a pause only where it decides: the kernel gave no wait
             worker = [t for t in wanted if t.member.role == "worker" and t.sealed() is None]
             wanted = [t for t in wanted if t.pid in ranks] or worker
         jobs = [

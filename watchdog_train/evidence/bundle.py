@@ -62,7 +62,7 @@ class Bundle(Value):
     explanation: Explanation | None
     evidence: Evidence
     machines: tuple[BundleMachine, ...] = ()
-    """Those of the job that have taken evidence, where they are several."""
+    """Machines of the job with evidence, where there are several."""
 
 
 def stack_name(process: ProcessEvidence) -> str:
@@ -80,7 +80,7 @@ def stack_name(process: ProcessEvidence) -> str:
 
 
 def write_staged(staging: Path, bundle: Bundle, host: Mapping[str, Any] | None = None) -> None:
-    """All files of the bundle, the summary last; `host`: what else is known of the machine."""
+    """All files of the bundle, the summary last; `host`: more facts about the machine."""
     for process in bundle.evidence.processes:
         write_stacks(staging, process)
     write_json(staging / HOST_FILE, {"facts": bundle.evidence.host, **(host or {})})
@@ -129,7 +129,7 @@ def result_of(
     explanation: Explanation | None = None,
     device: DeviceLook | None = None,
 ) -> EvidenceResult:
-    """What the supervisor is told; the bundle is in this folder."""
+    """The answer to the supervisor; the bundle is in this folder."""
     return EvidenceResult(
         stall_id=verdict.id,
         dir=folder,
@@ -145,7 +145,7 @@ def result_of(
 
 
 def publish_look(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
-    """Only the answer, for a look: no bundle is written."""
+    """Writes only the answer, for a stack sample: no bundle."""
     try:
         make_folder(out)
         write_json(out / RESULT_FILE, result)
@@ -155,7 +155,7 @@ def publish_look(staging: Path, out: Path, result: EvidenceResult) -> EvidenceRe
 
 
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
-    """Copies the staged files to where they belong; what is left where it cannot be, says so."""
+    """Copies the staged files to the run directory; on an error they stay and `problem` says so."""
     try:
         _copy(staging, out)
         write_json(out / RESULT_FILE, result)
@@ -174,7 +174,7 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
 
 
 def bring_home(staging: Path, out: Path) -> bool:
-    """Copies a bundle that publish() had to leave, once there is room; whether it is whole now."""
+    """Copies a bundle that publish() had to leave, once there is room; whether all was copied."""
     try:
         _copy(staging, out)
     except OSError:

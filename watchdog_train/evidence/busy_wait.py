@@ -1,7 +1,7 @@
-"""Whether a process that keeps a core busy only asks, in a loop, if something has happened.
+"""Whether a process that keeps a core busy only polls in a loop.
 
-A long computation and a live-lock look the same from outside: the source tells them apart. What is
-not known to be such a loop is none.
+A long computation and a live-lock look the same from outside; their source differs. A loop that is
+not known to poll counts as a computation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evidence of a whole tree: `python -m watchdog_train.evidence.collect REQUEST.json`, or a call.
+"""Evidence of a process tree: `python -m watchdog_train.evidence.collect REQUEST.json`, or a call.
 
 Order: /proc, stacks (ranks, workers, the rest), host and logs, diagnosis, bundle. Whatever does
 not answer in time is named in the bundle. It never signals a process but to undo a stop that our
@@ -54,9 +54,9 @@ from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder
 
 _APART_S = 0.6
-"""Between the two looks: long enough to tell 2 % of a core in clock ticks of 10 ms."""
+"""Between the two samples: long enough to measure 2 % of a core in clock ticks of 10 ms."""
 _CLOSING_S = 1.5
-"""Kept of the deadline for diagnosis and writing."""
+"""Part of the deadline that is kept for diagnosis and writing."""
 _ASKING_S = from_inside.PULSE_ANSWERS_S + from_inside.HANDLER_ANSWERS_S
 _OUTPUT_FILES = ("output.log", "stdout.log", "stderr.log")
 
@@ -85,11 +85,11 @@ def collect(
 
 
 class CutShortError(Exception):
-    """SIGTERM: whoever asked for the evidence wants what there is, now."""
+    """SIGTERM: the caller wants the evidence that there is, now."""
 
 
 def _cut_short(_number: int, _frame: object) -> None:
-    """Handler of SIGTERM, once: then only writing is left."""
+    """Handler of SIGTERM, once: after it the collector only writes."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise CutShortError
 
@@ -128,7 +128,7 @@ class _Collection:
         self.problems: list[str] = []
         self.cut_short = False
         self.swap_before = swap_bytes()
-        # Tools that hang must leave time for the ways that need no tool.
+        # Tools that hang must leave time to ask the processes from inside.
         kept_s = _ASKING_S if request.slot_dir is not None else 0.0
         tools_until = max(self.started + 1.0, self.until - kept_s)
         ranks = {t.pid: t.member.rank for t in self.targets if t.end is None}
@@ -151,7 +151,7 @@ class _Collection:
         if self.request.mode == "look":
             self.attaching.dump(self._eligible(), nonblocking=True)
         pause = self.started + _APART_S - time.monotonic()
-        # After a crash there may be nobody left to compare, and the next attempt waits for us.
+        # After a crash no process may be left to compare, and the next attempt waits for us.
         if pause > 0 and any(target.is_alive for target in self.targets):
             time.sleep(min(pause, max(0.0, self.until - time.monotonic())))
         reader = thread_reader()
@@ -186,7 +186,7 @@ class _Collection:
         return found
 
     def _without_stacks(self) -> list[Target]:
-        """Python processes that still need another way, and can be reached."""
+        """Python processes without stacks that can be asked from inside."""
         return [
             target
             for target in self.targets
@@ -225,7 +225,7 @@ class _Collection:
         self._hear(handlers, "fault handler", from_inside.HANDLER_ANSWERS_S)
 
     def _hear(self, asked: list[from_inside.Asked], how: How, answers_s: float) -> None:
-        """Takes what came back by then."""
+        """Takes the answers that came in time."""
         from_inside.wait_for(asked, min(self.until, time.monotonic() + answers_s))
         who = "pulse thread" if how == "control page" else how
         for one in asked:
@@ -358,7 +358,7 @@ class _Collection:
         return msgspec.structs.replace(crash, network_path=bool(network), disk=disk)
 
     def _machine(self, details: dict[str, Any]) -> tuple[LogText, ...]:
-        """What else is told of the machine, and the lines of its kernel log that are about us."""
+        """More facts about the machine, and the lines of its kernel log that are about this run."""
         before, passed_s = self.swap_before, time.monotonic() - self.started
         now = swap_bytes() if passed_s >= _APART_S else None  # no rate of a moment
         if before is not None and now is not None:
@@ -396,7 +396,7 @@ class _Collection:
         return tuple(os.path.join(folder, name) for name in _OUTPUT_FILES)
 
     def _situation(self) -> Situation:
-        """What the supervisor has seen of the silence."""
+        """How long the supervisor saw no progress, and in which phase."""
         verdict = self.request.verdict
         return Situation(since_s=verdict.beat_age_s, phase=verdict.phase)
 

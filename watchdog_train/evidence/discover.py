@@ -1,4 +1,4 @@
-"""Whom to dump when nobody has told: a tree that wtrain did not start, or a run by its log.
+"""Which processes to dump: a tree that wtrain did not start, or a run by its log.
 
 Only reads.
 """
@@ -33,8 +33,8 @@ def tree_of(
     Args:
         system: where to look.
         root: pid of the topmost process.
-        without: pids that are left out, each with its descendants: whoever looks, when asked
-            about the shell that it was started from.
+        without: pids that are left out, each with its descendants: this command itself, when
+            asked about the shell that it was started from.
     """
     rows = system.all_processes()
     if root not in rows:
@@ -57,7 +57,7 @@ def tree_of(
 
 
 def living_members(state: State, system: ProcessSystem) -> tuple[Member, ...]:
-    """Who lives of a run: those its log has recorded, and what stands below its root now."""
+    """Living processes of a run: those in its log, and all below its root now."""
     alive: tuple[Member, ...] = tuple(
         member for member in state.members if system.is_alive(member.identity) is not False
     )
@@ -114,7 +114,7 @@ def _role(
 
 
 def _with_launchers(members: list[Member], rows: Mapping[int, ProcessRow]) -> list[Member]:
-    """A shell or launcher that has no rank below it is the only thing there is to look at."""
+    """A shell or launcher without a rank below it is the process to dump."""
     if any(member.role == "rank" for member in members) or not rows:
         return members
     first = members[0]

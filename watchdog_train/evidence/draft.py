@@ -1,4 +1,4 @@
-"""What a collection has so far, kept in its staging folder while it goes on.
+"""The evidence so far, kept in the staging folder during a collection.
 
 On a machine without time to spare a collector may be killed at its deadline. Then this is all that
 is left of it: the stacks that came back, and for every other process the reason or "not reached".
@@ -28,7 +28,7 @@ CUT_SHORT = "the collector was ended before it was done: this is what it had by 
 
 
 class Draft:
-    """Written anew as the collection goes on; never in its way."""
+    """Written again and again during the collection."""
 
     def __init__(self, request: EvidenceRequest, targets: Sequence[Target], started: float) -> None:
         """`started`: monotonic seconds."""
@@ -40,19 +40,19 @@ class Draft:
         self._next = 0.0
         self._changed = False
         self.problem: str | None = None
-        """Why nothing can be kept, if so."""
+        """Why it cannot be written; None: it can."""
 
     def changed(self) -> None:
-        """There is something new, to be kept as soon as the last version is not fresh any more."""
+        """There is new evidence, to be written once the last version is old enough."""
         self._changed = True
 
     def keep(self) -> None:
-        """A new version, if it is time for one."""
+        """Writes a new version, if it is time for one."""
         if self._changed and time.monotonic() >= self._next:
             self.keep_now()
 
     def keep_now(self) -> None:
-        """A new version."""
+        """Writes a new version."""
         if self.problem is not None:
             return
         began_s = time.process_time()

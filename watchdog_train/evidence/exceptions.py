@@ -48,7 +48,7 @@ class Told(Value):
     """Where the message begins to quote a traceback; 0: nowhere."""
     saving: str = ""
     stays: Stays | None = None
-    """The process lived on when it told this."""
+    """Set where the process did not exit after it."""
 
 
 def of_hooks(

@@ -22,14 +22,14 @@ from watchdog_train.store.control import ControlPage
 from watchdog_train.system.protocol import ProcessSystem
 
 PULSE_ANSWERS_S = 2.5
-"""The pulse thread looks once a second, and a busy interpreter may let it wait for a while."""
+"""The pulse thread reads the page once a second; a busy interpreter may delay it."""
 HANDLER_ANSWERS_S = 1.5
 _DUMP_CAP_BYTES = 4 << 20
 _POLL_S = 0.01
 
 
 class Asked:
-    """One process that was asked to write its stacks, and where they will be."""
+    """One process that was asked to write its stacks, and their file."""
 
     def __init__(self, slot_dir: str, who: ProcessId) -> None:
         self.who = who
@@ -41,7 +41,7 @@ class Asked:
         self._before = self._old_bytes
 
     def is_answered(self) -> bool:
-        """Whether the answer is whole: it said so, or the file grew and then stopped growing."""
+        """Whether the answer is complete, by the slot or by a file that has stopped growing."""
         if self.request is not None:
             words = slot_words(self._slot_dir, self.who)
             return words is not None and words[layout.W_DUMP_ANSWERED] >= self.request
@@ -56,7 +56,7 @@ class Asked:
         try:
             with open(self._path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < old_bytes:
-                    old_bytes = 0  # the client has begun its file anew: it had grown too long
+                    old_bytes = 0  # the client restarted its file, which had grown too long
                 file.seek(old_bytes)
                 return file.read(_DUMP_CAP_BYTES).decode("utf-8", "replace") or None
         except OSError:

@@ -1,4 +1,4 @@
-"""Paths given to `wtrain diagnose` -> evidence, and the failures that their texts tell of."""
+"""Paths given to `wtrain diagnose` -> evidence, and the failures in their texts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
 
 
 def _bundles(folder: Path) -> list[Path]:
-    """A stall folder of ours with those of its machines; of a run directory the newest one."""
+    """A stall folder with those of its machines; of a run directory the newest one."""
     if not (folder / VERDICT_FILE).is_file():
         newest = sorted((folder / "stalls").glob(f"[0-9]*/{VERDICT_FILE}"))[-1:]
         return [each for one in newest for each in _bundles(one.parent)]
@@ -115,7 +115,7 @@ def _contents(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 class Texts:
-    """Puts together what files tell about each process; a pid below zero is not known."""
+    """Joins what several files say of each process; a pid below zero is unknown."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
@@ -127,7 +127,7 @@ class Texts:
         """Failures by printer."""
 
     def add_bundle(self, folder: Path) -> None:
-        """A stall folder; one without a verdict tells nothing."""
+        """A stall folder; one without a verdict is ignored."""
         bundle = read_bundle(folder)
         if bundle is None:
             return
@@ -136,7 +136,7 @@ class Texts:
         self._groups += [[_of_crash(fact)] for fact in [bundle.verdict.crash] if fact]
 
     def add(self, name: str, content: bytes) -> None:
-        """One file, whatever it is; a binary one tells nothing."""
+        """One file of any kind; a binary one is ignored."""
         named = [one.groupdict() for one in _WHO.finditer(name)]
         who = {key: int(value) for part in named for key, value in part.items() if value}
         rank = who.get("rank", who.get("task"))
@@ -160,7 +160,7 @@ class Texts:
         self._logs.append(LogText(source=name, lines=_searched(text), rank=rank))
 
     def _add_process(self, dump: ProcessEvidence, name: str, who: Mapping[str, int]) -> None:
-        """A second dump of a process tells whether it moved."""
+        """A second dump of a process shows whether it moved."""
         pid = dump.pid or who.get("pid")
         key = (name, dump.rank) if pid is None else (pid, dump.rank)
         known = self._processes.get(key)
@@ -176,7 +176,7 @@ class Texts:
         )
 
     def together(self) -> Inputs:
-        """Of a crash the failure that came first; else everybody whose stacks are there."""
+        """Of a crash the first failure; otherwise all processes with stacks."""
         told = cause_first(self._groups)
         crashed = bool(told) and _weight(told[0]) < _INTERRUPTED
         number = told[0].signal if crashed else None
@@ -215,7 +215,7 @@ def _role(dump: ProcessEvidence) -> Role:
 
 
 def _not_handled(text: str) -> tuple[Failure, ...]:
-    """Without those that were only logged: work goes on after them to the end of the text."""
+    """Failures after which the training did not continue to the end of the text."""
     lines = [read_line(line) for line in lines_of(text)]
     last = next((line for line in reversed(lines) if line.text.strip()), None)
     handled = 0
@@ -226,7 +226,7 @@ def _not_handled(text: str) -> tuple[Failure, ...]:
 
 
 def _searched(text: str) -> tuple[str, ...]:
-    """The lines that families look at: a night of progress is one line ten thousand times."""
+    """The lines that families search: a night of progress is one line ten thousand times."""
     seen = Counter[str]()
     kept: list[str] = []
     lines = [line for line in lines_of(text) if line.strip()]

@@ -19,7 +19,7 @@ from watchdog_train.system.protocol import OUR_TOOL
 
 _POLL_S = 0.004
 _REAP_S = 0.5
-"""A killed tool that is still there after this hangs in the kernel and is left behind."""
+"""A killed tool that still exists after this hangs in the kernel; it is left."""
 
 
 class Job(Value):
@@ -31,7 +31,7 @@ class Job(Value):
 
 
 class Finished(Value):
-    """How it went."""
+    """The result of a job."""
 
     job: Job
     code: int | None
@@ -39,11 +39,11 @@ class Finished(Value):
     stdout: str
     stderr: str
     problem: str | None
-    """Why there is no exit code, in words."""
+    """Why there is no exit code."""
 
 
 class _Running(NamedTuple):
-    """A tool that runs, with the files it prints to (a pipe would block it when nobody reads)."""
+    """A tool that runs, with its output files (a pipe that is not read would block it)."""
 
     job: Job
     process: subprocess.Popen[bytes]
@@ -106,7 +106,7 @@ def run_all(
 def _start(job: Job, directory: str) -> _Running | Finished:
     with contextlib.ExitStack() as stack:
         try:
-            # In our own process group: whoever ends the group ends the tool with us.
+            # In our own process group: a kill of the group kills the tool, too.
             out = stack.enter_context(tempfile.TemporaryFile(dir=directory))
             err = stack.enter_context(tempfile.TemporaryFile(dir=directory))
             process = subprocess.Popen(

@@ -53,7 +53,7 @@ def started_at(starts: Iterable[int]) -> float | None:
 
 
 def read(since_s: float | None, path: str = _DEVICE) -> tuple[tuple[str, ...], str | None]:
-    """Lines that matter, oldest first, and why there are none to be had.
+    """Lines that matter, oldest first, and why none can be read.
 
     Args:
         since_s: the kernel's clock; nothing older is given. None: the last ten minutes.

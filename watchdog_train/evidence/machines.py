@@ -20,7 +20,7 @@ _replace = msgspec.structs.replace
 
 
 def machine_folders(folder: Path) -> list[Path]:
-    """Bundles that the other machines of the job have sent."""
+    """Folders of the bundles from the other machines of the job."""
     try:
         return sorted(each for each in (folder / FOLDER).iterdir() if each.is_dir())
     except OSError:
@@ -28,7 +28,7 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def read_whole(folder: Path) -> Bundle | None:
-    """A bundle together with those that the other machines of its job have sent.
+    """A bundle joined with the bundles of the other machines of its job.
 
     Of a hang the explanation is the one of all of them; a crash has the words of its machine.
     """

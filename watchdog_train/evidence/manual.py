@@ -1,4 +1,4 @@
-"""A bundle on request: of a run or of any process tree, without ending anything."""
+"""A bundle on request: of a run or of any process tree; nothing is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IDS_CAP = 9999
 
 
 def claim_bundle(stalls: Path) -> Path:
-    """A new numbered folder for a bundle, ours alone: mkdir decides between two that ask at once.
+    """A new numbered folder for a bundle: mkdir decides between two commands at once.
 
     Raises:
         WtrainError: the place cannot be written.
@@ -55,7 +55,7 @@ def collect_now(
     attempt: int = 0,
     command: Sequence[str] = (),
 ) -> EvidenceResult:
-    """A full bundle of these processes in `folder`; ends nothing."""
+    """A full bundle of these processes in `folder`; kills nothing."""
     staging = Path(tempfile.mkdtemp(prefix="wtrain-dump-"))
     verdict = BundleVerdict(
         id=folder.name,

@@ -1,6 +1,6 @@
-"""Looks at processes through /proc: state, what each thread waits for, CPU, I/O, open files.
+"""Samples processes through /proc: state, what each thread waits for, CPU, I/O, open files.
 
-Only reads; two looks some time apart are compared. Where there is no /proc, psutil tells a little.
+Only reads; two samples some time apart are compared. Without /proc, psutil gives a part of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ProcLook(Value):
 
 
 def thread_reader() -> ThreadReader | None:
-    """What every thread of a process waits for, by one look at this machine; None: nobody tells."""
+    """Reads what every thread of a process waits for; None: this system does not say."""
     if sys.platform != "linux":
         return None
     from watchdog_train.system.waits import WaitReader
@@ -87,7 +87,7 @@ def _handled(mask: str | None) -> tuple[int, ...] | None:
 
 
 def settled(first: ProcLook, second: ProcLook) -> tuple[ThreadFact, ...]:
-    """The threads of the second look with what the first adds."""
+    """The threads of the second sample with what the first adds."""
     before = {fact.tid: fact for fact in first.threads}
     passed_s = second.at - first.at
     return tuple(
@@ -116,10 +116,10 @@ def _portable_look(pid: int, now: float) -> ProcLook | None:
 
 
 def sealed(first: ProcLook, second: ProcLook, helpers: frozenset[int]) -> bool | None:
-    """Whether nobody is left to wake any thread: proof of a deadlock, not a suspicion.
+    """Whether nothing can wake any thread: proof of a deadlock, not a suspicion.
 
     `helpers` are threads that wait like this in every healthy process: they release no lock of
-    others. A signal's handler may. None where the kernel does not tell, or without two looks.
+    others. A signal's handler may. None where the kernel does not say, or without two samples.
     """
     if not first.threads or first is second or first.start != second.start:
         return None
@@ -140,7 +140,7 @@ def sealed(first: ProcLook, second: ProcLook, helpers: frozenset[int]) -> bool |
 
 
 def _hears_nobody(wait: w.Wait) -> bool:
-    """A helper on a pipe, such as a pool's, may be told to wake the others."""
+    """A helper on a pipe, such as a pool's, may get an order to wake the others."""
     listens = isinstance(wait, w.PipeWait) and wait.listens
     return listens or isinstance(wait, (w.MutexWait, w.SleepWait))
 
@@ -150,7 +150,7 @@ def _is_hidden(wait: w.Wait) -> bool:
 
 
 def cpu_share(first: ProcLook, second: ProcLook) -> float | None:
-    """CPU time between two looks, of one core."""
+    """CPU time between two samples, of one core."""
     passed = second.at - first.at
     if passed <= 0.05 or first.start != second.start:
         return None

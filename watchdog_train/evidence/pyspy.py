@@ -150,7 +150,7 @@ def command(
 
 
 def reason(finished: Finished) -> str:
-    """Why there are no stacks, in words a person can act on."""
+    """Why there are no stacks, as a sentence with a remedy."""
     if finished.problem is not None:
         return f"py-spy {finished.problem}"
     text = f"{finished.stderr}\n{finished.stdout}".lower()

@@ -58,7 +58,7 @@ class Recorded(Value):
 
 
 class Recorders:
-    """Asks the ranks of one collection twice: what moves in between is not stuck."""
+    """Asks the ranks of one collection twice: a group that moves in between is not stuck."""
 
     def __init__(
         self, slot_dir: str | None, attempt_dir: str | None, ranks: dict[int, int]
@@ -73,16 +73,16 @@ class Recorders:
         self._ranks = ranks
         self._before: tuple[CollectiveFact, ...] = ()
         self.exchanging: tuple[int, ...] = ()
-        """Ranks whose numbers grew between the two looks."""
+        """Ranks whose numbers grew between the two samples."""
         self.silent: tuple[int, ...] = ()
         """Pids whose server did not answer."""
 
     def first_look(self) -> None:
-        """Only how far each rank is."""
+        """Only the numbers of each rank."""
         self._before = _facts(self._ask(_STATUS_ONLY))
 
     def last_look(self) -> tuple[tuple[Recorded, ...], tuple[CollectiveFact, ...]]:
-        """Whole dumps, and what they say of the groups that stood still."""
+        """The dumps, and the collectives of groups that did not move."""
         asked = self._ask("")
         self.silent = tuple(sorted(self._sockets.keys() - {one.pid for one in asked}))
         known = {one.rank for one in asked}

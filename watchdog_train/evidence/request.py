@@ -1,4 +1,4 @@
-"""What a collector is asked for, and where its answer is; light enough for the supervisor."""
+"""The request to a collector, and where its answer is; light enough for the supervisor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from watchdog_train.whole_files import read_json
 
 RESULT_FILE = "result.json"
 PARTIAL_FILE = "partial.json"
-"""In the staging folder: what a collector has so far, and all that is left of a killed one."""
+"""In the staging folder: the answer so far, and all that remains of a killed collector."""
 RESULT_CAP_BYTES = 16 * 1024 * 1024
 
 
@@ -30,7 +30,7 @@ class EvidenceRequest(Value):
 
     mode: Literal["look", "full"]
     verdict: BundleVerdict
-    """What the supervisor has decided; the answer adds what was found."""
+    """The decision of the supervisor; the collector adds its findings."""
     out_dir: str
     """Where the bundle belongs; made when missing."""
     staging_dir: str
@@ -97,7 +97,7 @@ def read_result(request: EvidenceRequest) -> EvidenceResult | None:
 
 
 def read_partial(request: EvidenceRequest) -> EvidenceResult | None:
-    """What a collector had when it was killed; the draft of a bundle lies beside it."""
+    """The answer so far of a killed collector; the draft of its bundle is in the same folder."""
     return _read_result(request.staging_dir, PARTIAL_FILE)
 
 

@@ -1,6 +1,6 @@
 """The text of the source line that a frame points at: untrusted, bounded, never over a network.
 
-It must not open what may not answer: a file system of a dead server holds its reader for ever.
+It opens no file on a network: a file system of a dead server blocks its reader for ever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One process of a collection: what two looks saw, which stacks came back, or why none did."""
+"""One process of a collection: two samples, its stacks, or why there are none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KEEP_VARIABLES = re.compile(
 
 
 class Target:
-    """Filled in while the collection goes on."""
+    """Filled in during the collection."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Target:
         end: RankEnd | None = None,
         gpu: GpuUse | None = None,
     ) -> None:
-        """`end`: it had ended before; it is listed, for the others wait for it."""
+        """`end`: it exited before; it is listed because the others wait for it."""
         self.member, self.end = member, end
         self.first = process_look.look(member.pid, now, reader)
         self.second: process_look.ProcLook | None = None
@@ -68,7 +68,7 @@ class Target:
             worker=member.worker,
             gpu=gpu,
         )
-        """What needs no second look; see evidence()."""
+        """All but what is computed from the samples; see evidence()."""
         self._judge_first()
 
     def _judge_first(self) -> None:
@@ -92,9 +92,9 @@ class Target:
     def may_be_attached(self) -> bool:
         """Whether a tool may read it now, and if not, `why_not`.
 
-        In uninterruptible sleep it would hang the tool, too.
+        In uninterruptible sleep it would make the tool hang, too.
 
-        Judged by the newest look: a process that has just read from a disk is out of it again.
+        Judged by the newest sample: a process that has just read from a disk is out of it again.
         """
         if self.last is not None and self.last.state == "D":
             self.learn(why_not=in_the_kernel(self.last))
@@ -117,24 +117,24 @@ class Target:
 
     @property
     def deciding_tid(self) -> int:
-        """The thread that told of progress last, else the main one."""
+        """The thread that reported progress last, else the main one."""
         return self.known.deciding_tid or self.pid
 
     @property
     def last(self) -> process_look.ProcLook | None:
-        """The newest look."""
+        """The newest sample."""
         return self.second or self.first
 
     @property
     def state(self) -> str | None:
-        """As /proc tells it; X for one that has ended."""
+        """As in /proc; X for one that has exited."""
         if self.end is not None:
             return "X"
         return self.last.state if self.last else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still do something, and is not our keeper."""
+        """Whether it can still run, and is not our keeper."""
         return self.member.role != "keeper" and self.state not in ("Z", "X", None)
 
     @property
@@ -150,11 +150,11 @@ class Target:
 
     @property
     def was_held(self) -> bool:
-        """Stopped or traced before we came: a blocking dump would fail or wait."""
+        """Stopped or traced before the collection: a blocking dump would fail or wait."""
         return self.first is not None and (self.first.stopped or self.first.traced)
 
     def look_again(self, now: float, reader: process_look.ThreadReader | None) -> None:
-        """The second look, to compare with the first."""
+        """The second sample, to compare with the first."""
         if self.first is None:
             return
         again = process_look.look(self.pid, now, reader)
@@ -163,7 +163,7 @@ class Target:
             self.learn(waits_for_input=current().waits_for_input(self.pid))
 
     def read_facts(self, slot_dir: str | None) -> None:
-        """Everything that needs no second look: of /proc, and its own words."""
+        """Everything that needs no second sample: from /proc and from its slot."""
         if milestones := read_milestones(slot_dir, self.identity):
             self.learn(milestones=milestones, milestones_at=time.monotonic())
         if self.first is None or self.first.state in ("Z", "X"):
@@ -192,7 +192,7 @@ class Target:
         )
 
     def take(self, threads: tuple[ThreadStack, ...], how: How) -> None:
-        """Stacks came back."""
+        """Stores its stacks."""
         self.learn(threads=threads, how=how, why_not=None)
 
     def compare(self, again: tuple[ThreadStack, ...]) -> None:
@@ -201,7 +201,7 @@ class Target:
 
     @property
     def wants_native(self) -> bool:
-        """Whether Python frames cannot tell a lock from a wait in it."""
+        """Whether Python frames alone do not separate a lock from a wait."""
         look, known = self.last, self.known
         main = known.main
         if look is None or main is None or not main.frames or known.how != "py-spy":
@@ -216,7 +216,7 @@ class Target:
         return not any(frame_matches(wait, main.frames[0]) for wait in WAITS)
 
     def makes_steps(self, slot_dir: str | None, lately_s: float) -> bool:
-        """Whether it has made progress since the first look, or in the newest seconds."""
+        """Whether it has made progress since the first sample, or in the newest seconds."""
         words = from_inside.slot_words(slot_dir, self.identity)
         if words is None:
             return False
@@ -235,7 +235,7 @@ class Target:
         return (used - sum(waits)) / proc.TICKS_S
 
     def cpu_share(self) -> float | None:
-        """Of one core, between the looks."""
+        """Of one core, between the two samples."""
         both = self.first is not None and self.second is not None
         return process_look.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ class Target:
         return process_look.sealed(self.first, self.second, helpers)
 
     def evidence(self) -> ProcessEvidence:
-        """As a diagnosis sees it."""
+        """All facts about it, for a diagnosis."""
         look = self.last
         facts = look.threads if look else ()
         if self.first is not None and self.second is not None:

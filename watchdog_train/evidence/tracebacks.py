@@ -54,7 +54,7 @@ _LOGGED = re.compile(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ee]xception)\b[^\n]{0,120}?[\s:|-]"
     r"(?P<type>(?:\w{1,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)): (?P<message>.+)"
 )
-"""In the line of a logger that says that it is one."""
+"""In the line of a logger with a level of an error."""
 _WRAPPERS = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|"
     r"(?:Base)?ExceptionGroup|_?RemoteTraceback|CalledProcessError|RayTaskError(?:\(\w+\))?)\Z"
@@ -72,7 +72,7 @@ _LINK = re.compile(
     r"During handling of the above exception, another exception occurred|"
     r"(?P<original>terminated with the following error:)"
 )
-"""How a traceback belongs to the one before it. original: it is what that one carries."""
+"""How a traceback belongs to the one before it. original: the one before carries it."""
 _FATAL = re.compile(r"(?P<type>Fatal Python error|Windows fatal exception): (?P<message>.+)")
 _THROWN = re.compile(r"terminate called after throwing an instance of '(?P<type>[^'\n]{1,200})'")
 _SHELL = r"(?:  | \(core dumped\)|\s*\Z)"
@@ -123,7 +123,7 @@ def exceptions(text: str, source: Source) -> tuple[ExceptionFact, ...]:
 
 
 def is_wrapper(fact: ExceptionFact) -> bool:
-    """Whether it only says that a child process has failed."""
+    """Whether it only reports that a child process has failed."""
     return _WRAPPERS.match(fact.type) is not None
 
 
@@ -258,7 +258,7 @@ def _place(frame: re.Match[str]) -> CodePlace:
 
 
 def _signal_in(line: str) -> int | None:
-    """The signal that a line says has ended a process."""
+    """The signal that ended a process, by a line about it."""
     named, code = _SIGNAL.search(line), _CODE.search(line)
     if named is not None and named.lastgroup is not None:
         return int(named.lastgroup[1:])
