@@ -21,8 +21,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.evidence.redact import redact_argv, redact_text
 from watchdog_train.report.document import Document
 from watchdog_train.report.facts import ScriptLines, without_secrets
-from watchdog_train.report.report_text import report_page
-from watchdog_train.report.sections import report_html
+from watchdog_train.report.report_text import report_html, report_page
 from watchdog_train.report.words import clean
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.whole_files import replace_whole

@@ -51,12 +51,6 @@ def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None
     assert found["root"]["own"]["line"] == LINE.line
 
 
-def test_nothing_is_said_before_the_first_look() -> None:
-    """Nobody knows anything yet."""
-    assert waiting(b.running(), 5.0) is None
-    assert waiting_object(b.running(), 5.0) is None
-
-
 def test_a_pause_is_said_with_the_line_that_announces_it() -> None:
     """Half as long again; nothing of a sleep that is over, and nothing twice."""
     ended = e.SuspicionEnded(

@@ -14,8 +14,7 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress, said
 from watchdog_train.report.document import Document, TimeSpent
-from watchdog_train.report.report_text import report_page
-from watchdog_train.report.sections import report_html
+from watchdog_train.report.report_text import report_html, report_page
 from watchdog_train.reporting import gather
 from watchdog_train.store.log_reading import read_events
 from watchdog_train.store.run_paths import RunDirectory

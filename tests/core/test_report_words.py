@@ -23,12 +23,9 @@ from watchdog_train.core.model import (
 )
 from watchdog_train.core.model.explanation import CollectiveWait, Victim
 from watchdog_train.core.model.waits import FileWait
-from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.evidence.bundle import SUMMARY_FILE, Bundle, write_staged
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.why_text import why_text
-from watchdog_train.store import registry
-from watchdog_train.supervisor.duplicates import Twins, refuse_twins
 
 QUIET = Why(
     "no-progress",
@@ -115,16 +112,3 @@ def test_a_bundle_says_what_follows_and_what_to_change(tmp_path: Path) -> None:
     change = "1. num-workers-0: loads data in the main process; "
     change += "DataLoader(..., num_workers=0)\n"
     assert change in text
-
-
-def test_a_duplicate_is_refused_with_commands_that_exist(tmp_path: Path) -> None:
-    """The way out of a refusal is one that can be typed."""
-    live = registry.LiveRun(
-        run_id="a-1", run_dir=str(tmp_path), pid=7, start=1, host="bench", training_key="k"
-    )
-    with pytest.raises(WtrainError) as caught:
-        refuse_twins(Twins(supervised=(live,)))
-    assert caught.value.exit_code == EXIT_REFUSED
-    hint = caught.value.hint or ""
-    for name in ("status", "attach", "stop"):
-        assert f"wtrain {name}" in hint

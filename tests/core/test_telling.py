@@ -56,23 +56,28 @@ def test_a_line_every_five_minutes() -> None:
     assert lines[0] == "wtrain: step 301 of 1,000 (30 %), 2 steps/s, about 6 min left"
 
 
-@pytest.mark.parametrize("policy", [{"progress_line_s": None}, {"quiet": True}])
-def test_no_lines_where_none_are_wanted(policy: dict[str, Any]) -> None:
-    assert told(Pipe(), [(0.0, 1), (1000.0, 2)], **policy) == []
+Polls = list[tuple[float, int | None]]
 
 
-def test_nothing_is_said_of_a_silence() -> None:
-    """The same step as five minutes before: the detector has words for that."""
-    assert len(told(Pipe(), [(0.0, 1), (301.0, 7), (602.0, 7), (903.0, 7)])) == 1
-    assert told(Pipe(), [(0.0, None), (301.0, None)]) == []
-
-
-def test_a_line_waits_for_the_end_of_a_line() -> None:
-    """Half a minute at most: a progress bar in a file never ends its line."""
+@pytest.mark.parametrize(
+    ("polls", "policy", "between_lines", "number"),
+    [
+        pytest.param([(0, 1), (1000, 2)], {"progress_line_s": None}, True, 0, id="not wanted"),
+        pytest.param([(0, 1), (1000, 2)], {"quiet": True}, True, 0, id="quiet"),
+        # The same step as five minutes before: the detector has words for that.
+        pytest.param([(0, 1), (301, 7), (602, 7), (903, 7)], {}, True, 1, id="a silence"),
+        pytest.param([(0, None), (301, None)], {}, True, 0, id="no step"),
+        # Half a minute at most: a progress bar in a file never ends its line.
+        pytest.param([(0, 1), (301, 7), (329, 8)], {}, False, 0, id="it waits for a line to end"),
+        pytest.param([(0, 1), (301, 7), (331, 8)], {}, False, 1, id="but not for long"),
+    ],
+)
+def test_how_many_lines(
+    polls: Polls, policy: dict[str, Any], between_lines: bool, number: int
+) -> None:
     display = Pipe()
-    display.is_between_lines = False
-    assert told(display, [(0.0, 1), (301.0, 7), (329.0, 8)]) == []
-    assert len(told(display, [(0.0, 1), (301.0, 7), (331.0, 8)])) == 1
+    display.is_between_lines = between_lines
+    assert len(told(display, polls, **policy)) == number
 
 
 def test_a_terminal_gets_the_line_and_no_lines() -> None:

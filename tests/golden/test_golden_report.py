@@ -19,13 +19,11 @@ from watchdog_train.core.model import SaveRecord
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.document import Document, Live
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.report_text import report_page
+from watchdog_train.report.report_text import report_html, report_page, report_text
 from watchdog_train.report.run_json import report_object, short_object, status_object
-from watchdog_train.report.sections import report_html, report_text
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines, opening_lines
 from watchdog_train.report.why_text import with_text
-from watchdog_train.report.words import Paint
 
 HERE = Path(__file__).parent
 UPDATE = os.environ.get("WTRAIN_UPDATE_GOLDEN") == "1"  # read before conftest clears WTRAIN_*
@@ -130,7 +128,7 @@ def test_report_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_prefix_renders_everywhere(name: str) -> None:
-    """A log that ends after any of its events can be shown by every renderer."""
+    """A log that ends after any of its events: every renderer, a status of 80 columns, 24 lines."""
     events = events_of(name)
     for length in range(len(events) + 1):
         told = whole(events[:length])
@@ -141,7 +139,9 @@ def test_every_prefix_renders_everywhere(name: str) -> None:
             Live(at=0.0, here=False),
         ):
             document = msgspec.structs.replace(told, live=live)
-            assert status_text(document, width=80)
+            screen = status_text(document, width=80)
+            assert len(screen.splitlines()) < 24, screen
+            assert max(map(len, screen.splitlines())) <= 80, screen
             assert runs_text([document])
             json.dumps(with_text(short_object(document)), allow_nan=False)
         page = report_page(told)
@@ -149,18 +149,6 @@ def test_every_prefix_renders_everywhere(name: str) -> None:
         assert report_html(page).endswith("</html>\n")
         json.dumps(with_text(report_object(told)), allow_nan=False)
         closing_lines(told.state, SCRIPT_LINES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_screen_holds_the_status(name: str) -> None:
-    """At every moment of the golden logs status fits into 80 columns and 24 lines."""
-    events = events_of(name)
-    for length in range(1, len(events) + 1):
-        state = replay(events[:length])
-        for live in (looked_at(state, alive=False), measured(state)):
-            lines = status_text(Document(state=state, live=live), width=80).splitlines()
-            assert len(lines) < 24, "\n".join(lines)
-            assert max(map(len, lines)) <= 80, "\n".join(lines)
 
 
 def test_measured_progress_wins_over_the_log() -> None:
@@ -178,13 +166,3 @@ def test_measured_progress_wins_over_the_log() -> None:
         "path": "/home/mia/sft/out/checkpoint-600", "format": "hf", "step": 600, "age_s": 42.0
     }  # fmt: skip
     assert found["can_be_asked_to_save"] is True
-
-
-def test_colours_only_where_allowed() -> None:
-    """Without permission there is no escape sequence; with it the text is the same."""
-    state = replay(events_of("stall_resumed"))
-    live = looked_at(state, alive=None)
-    plain = status_text(Document(state=state, live=live), width=80)
-    painted = status_text(Document(state=state, live=live), width=80, paint=Paint(enabled=True))
-    assert "\x1b" not in plain
-    assert "\x1b[" in painted

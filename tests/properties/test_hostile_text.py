@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.test_report_page import Page
 from watchdog_train.core.events import decode
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
@@ -20,9 +20,8 @@ from watchdog_train.core.model import Role
 from watchdog_train.report import words
 from watchdog_train.report.document import Document, Live
 from watchdog_train.report.narrative import narrate
-from watchdog_train.report.report_text import report_page
+from watchdog_train.report.report_text import report_html, report_page, report_text
 from watchdog_train.report.run_json import status_object
-from watchdog_train.report.sections import report_html, report_text
 from watchdog_train.report.status_text import runs_text, status_text
 from watchdog_train.report.summary import closing_lines
 from watchdog_train.report.why_text import with_text
@@ -78,15 +77,6 @@ def spoilt_log(name: str, text: str):
     return found
 
 
-class Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.seen.add(tag)
-
-
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("name", ["stall_resumed", "crash_then_success", "observed", "gave_up"])
 def test_hostile_strings_reach_nobody(name: str, text: str) -> None:
@@ -111,9 +101,7 @@ def test_hostile_strings_reach_nobody(name: str, text: str) -> None:
         assert max(words.display_width(line) for line in screen.split("\n")) <= 80
     assert all(line.isprintable() for line in report_text(whole).split("\n"))
     page = report_html(whole)
-    tags = Tags()
-    tags.feed(page)
-    assert "script" not in tags.seen
+    assert "script" not in Page(page).tags
     assert len(page) < 400_000
     json.dumps(with_text(status_object(document)))
 

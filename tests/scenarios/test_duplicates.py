@@ -20,7 +20,8 @@ def test_the_same_training_is_refused(tmp_path: Path) -> None:
     first = start_wtrain("run", "--", *SLEEPS, cwd=tmp_path)
     first.wait_for("attempt_launched", 20)
     second = run_wtrain("run", "--", *SLEEPS, cwd=tmp_path, timeout_s=30).check(78)
-    assert "run-duplicate" in second.stderr, second.describe()
+    for words in ("run-duplicate", "wtrain status", "wtrain attach", "wtrain stop"):
+        assert words in second.stderr, second.describe()
     run_wtrain("run", "--", "true", cwd=tmp_path, timeout_s=30).check(0)
     run_wtrain(
         "run", "--", "true", cwd=tmp_path, env={"SLURM_ARRAY_TASK_ID": "2"}, timeout_s=30

@@ -28,9 +28,8 @@ def report(run_ref: str | None, output: Path | None, as_json: bool, runs_dir: Pa
     from watchdog_train.cli.reading import read_run
     from watchdog_train.cli.screen import echo, json_text, paint_for_stdout, width_of_stdout
     from watchdog_train.errors import WtrainError
-    from watchdog_train.report.report_text import report_page
+    from watchdog_train.report.report_text import report_html, report_page, report_text
     from watchdog_train.report.run_json import report_object
-    from watchdog_train.report.sections import report_html, report_text
     from watchdog_train.reporting import gather
     from watchdog_train.store.run_directory import resolve
     from watchdog_train.trusted_files import refuse_foreign_links

@@ -1,15 +1,21 @@
-"""The report of a run: a document as sections for the text and the HTML page. Pure."""
+"""The report of a run: a document as sections, and how a terminal and an HTML page show them. Pure.
+
+The page has no script, needs nothing from the network, and everything in it is escaped.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from html import escape
+from itertools import zip_longest
+from pathlib import Path
 
 from watchdog_train.core import events as e
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
-from watchdog_train.core.model import Why
+from watchdog_train.core.model import Value, Why
 from watchdog_train.report import words
 from watchdog_train.report.document import Attempt, Document, SpanKind, machines_now
 from watchdog_train.report.explanation_text import (
@@ -37,11 +43,11 @@ from watchdog_train.report.notices import (
 )
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
-from watchdog_train.report.sections import Fold, Page, Section
 from watchdog_train.report.summary import verdict_line
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, clock_time, duration
+from watchdog_train.report.words import PLAIN, Paint, Style, clean, clock_time, duration
 
+MAX_COLUMN = 48
 SHOWN_WHOLE = 3
 """How many bundles, the newest, a page shows opened."""
 MOST_PLACE_LINES, MOST_NOTABLES, MOST_REJECTED = 400, 30, 20
@@ -72,6 +78,37 @@ NOTABLE = (
     e.StallRecovered,
 )
 """Events whose sentences the report shows; the others are in its tables."""
+
+
+class Fold(Value):
+    """Lines under a title of their own."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+class Section(Value):
+    """A title and what stands under it, in this order."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    code: tuple[str, ...] = ()
+    """Lines to copy."""
+    folds: tuple[Fold, ...] = ()
+    """Longer lists, closed on the page until they are opened; the text leaves them out."""
+    minor: bool = False
+    """One of many alike: a page shows its title, and the rest when it is opened."""
+
+
+class Page(Value):
+    """A report."""
+
+    title: str
+    verdict: str
+    good: bool
+    sections: tuple[Section, ...]
 
 
 def report_page(document: Document) -> Page:
@@ -311,3 +348,88 @@ def _reproduce(state: State) -> Section:
     )
     lines = (by_hand(attempt.plan, state.cwd), run_again(state))
     return Section(title="Reproduce", paragraphs=(text,), code=lines)
+
+
+def report_text(page: Page, *, paint: Paint = PLAIN, width: int | None = 100) -> str:
+    """The report, without a newline at its end."""
+    style: Style = "good" if page.good else "warn"
+    lines = [paint(page.title, "strong"), ""]
+    lines += [paint(line, style) for line in words.wrap(page.verdict, width)]
+    for section in page.sections:
+        lines += ["", paint(section.title, "strong")]
+        lines += _text_section(section, width)
+    return "\n".join(lines)
+
+
+def _text_section(section: Section, width: int | None) -> list[str]:
+    room = None if width is None else width - 2
+    lines = [f"  {line}" for text in section.paragraphs for line in words.wrap(text, room)]
+    header = [section.header] if section.header else []
+    lines += [f"  {line}" for line in _columns([*header, *section.rows], room)]
+    return lines + [f"    {line}" for line in section.code]
+
+
+def _columns(rows: list[tuple[str, ...]], width: int | None) -> Iterator[str]:
+    """The last column is wrapped to what the others leave of the width; None: not wrapped."""
+    *others, _ = zip(*rows, strict=True) if rows else ((),)
+    wide = [min(MAX_COLUMN, max(map(words.display_width, cells))) for cells in others]
+    if width is not None:
+        # Text columns give way to the last one until the row fits.
+        while sum(wide) + 2 * len(wide) > width - 24 and max(wide) > 12:
+            wide[wide.index(max(wide))] -= 1
+    rest = None if width is None else max(20, width - sum(wide) - 2 * len(wide))
+    for row in rows:
+        cells = [words.wrap(cell, size) for cell, size in zip(row, [*wide, rest], strict=True)]
+        for *left, last in zip_longest(*cells, fillvalue=""):
+            yield "  ".join([*map(words.pad, left, wide), last]).rstrip()
+
+
+def report_html(page: Page) -> str:
+    """The whole page."""
+    title, style = escape(page.title), Path(__file__).with_name("page.css").read_text("utf-8")
+    body = [f'<h1 dir="auto">{title}</h1>']
+    kind = "verdict good" if page.good else "verdict"
+    body.append(f'<p class="{kind}">{escape(page.verdict)}</p>')
+    for section in page.sections:
+        body += _html_section(section)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # Even if something slipped through the escaping, nothing may run or be fetched.
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{title} - wtrain report</title>\n<style>\n{style}</style>\n"
+        "</head>\n<body>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+    )
+
+
+def _html_section(section: Section) -> list[str]:
+    title = escape(section.title)
+    parts = [f"<section><h2>{title}</h2>"]
+    if section.minor:
+        first = escape(section.paragraphs[0]) if section.paragraphs else ""
+        parts = [f'<details class="section"><summary>{title}: {first}</summary>']
+    parts += [f"<p>{escape(text)}</p>" for text in section.paragraphs]
+    if section.header:
+        head = "".join(f"<th>{escape(cell)}</th>" for cell in section.header)
+        rows = [_html_row(row, "td") for row in section.rows]
+        parts += [f'<div class="wide"><table><tr>{head}</tr>', *rows, "</table></div>"]
+    elif section.rows:
+        parts += [
+            '<table class="facts">',
+            *[_html_row(row, "th") for row in section.rows],
+            "</table>",
+        ]
+    parts += [f"<pre>{escape(line)}</pre>" for line in section.code]
+    for fold in section.folds:
+        lines = escape("\n".join(fold.lines))
+        parts.append(
+            f"<details><summary>{escape(fold.title)}</summary><pre>{lines}</pre></details>"
+        )
+    return [*parts, "</details>" if section.minor else "</section>"]
+
+
+def _html_row(row: tuple[str, ...], first: str) -> str:
+    cells = [f"<{first}>{escape(row[0])}</{first}>"]
+    cells += [f"<td>{escape(cell)}</td>" for cell in row[1:]]
+    return f"<tr>{''.join(cells)}</tr>"
