@@ -78,11 +78,7 @@ class EventWatch:
         return self._free_looks >= 2
 
     def wait(
-        self,
-        until: Callable[[AnyEvent], bool],
-        timeout_s: float,
-        *,
-        tell: bool = False,
+        self, until: Callable[[AnyEvent], bool], timeout_s: float, *, tell: bool = False
     ) -> AnyEvent | None:
         """The first new event that fits; None at the deadline or when the supervisor is lost."""
         deadline = time.monotonic() + timeout_s

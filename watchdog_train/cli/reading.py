@@ -230,7 +230,7 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 
 def newest_save(run: RunDirectory, state: State) -> SaveRecord | None:
     """The newest that a hook noted, wherever it was renamed to."""
-    return newest_noted_save(run, state, Following().now)
+    return newest_noted_save(run, state, lambda save: Following().now(save))
 
 
 def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:

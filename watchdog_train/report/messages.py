@@ -9,8 +9,14 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.restart import QUICK_TRIES
 from watchdog_train.report import words
-from watchdog_train.report.explanation_text import because, crash_words, what_happened
-from watchdog_train.report.facts import newest_step, origin_words, run_again, step_words
+from watchdog_train.report.explanation_text import crash_words
+from watchdog_train.report.facts import (
+    caught_sentence,
+    newest_step,
+    origin_words,
+    run_again,
+    step_words,
+)
 from watchdog_train.report.narrative import stall_words, told
 from watchdog_train.report.summary import verdict_line
 from watchdog_train.report.why_text import why_text
@@ -86,16 +92,15 @@ def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
 
 def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
     """The root of a stall, or what a crash was; nothing for a dump on request."""
-    of, found = state.stall(event.stall_id), event.explanation
-    kind = of.why if of is not None else None
-    step = newest_step(state)
+    of, step = state.stall(event.stall_id), newest_step(state)
     if of is not None and of.crash is not None:
         return "crashed", f"crashed: {crash_words(of.crash, step)}"
-    if kind not in ("crash", "stall") or not (found.tells or found.because):
+    text = caught_sentence(None, event.explanation)
+    if of is None or of.why == "manual" or not text:
         return None
-    if kind == "crash":
-        return "crashed", f"crashed at {step_words(step)}: {what_happened(found)}"
-    return "stalled", what_happened(found) if found.tells else because(found)
+    if of.why == "stall":
+        return "stalled", text
+    return "crashed", f"crashed at {step_words(step)}: {text}"
 
 
 def _end(event: e.FirstStep, state: State) -> str:

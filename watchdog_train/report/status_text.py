@@ -139,20 +139,20 @@ class Standing(NamedTuple):
 
 def standing(document: Document, paint: Paint = PLAIN) -> Standing:
     """Of a run, as it is known now."""
-    state, live, alive = document.state, document.live, document.training_alive
+    state, live = document.state, document.live
     if state.finished:
         good: Style = "warn" if state.warning else "good"
         style = {"succeeded": good, "stopped": "warn"}.get(state.outcome or "", "bad")
-        again = f"to continue: {paint(run_again(state), 'strong')}"
-        bad = state.outcome in ("gave_up", "failed") and state.attempts
         word = (state.outcome or "finished").replace("_", " ")
-        return Standing(word, style, (again,) if bad else ())
+        if style != "bad" or not state.attempts:
+            return Standing(word, style)
+        return Standing(word, style, (f"to continue: {paint(run_again(state), 'strong')}",))
     if live.is_copy:
         return Standing("copy", "warn")
     if not live.here:
         owner = f"the run belongs to {clean(state.host, 100)}; ask there"
         return Standing("on another machine", "warn", (owner,))
-    pid = state.supervisor.pid if state.supervisor is not None else "?"
+    alive, pid = document.training_alive, state.supervisor.pid if state.supervisor else "?"
     what = "the training is alive" if alive else "no process of the training is left"
     if live.supervisor_alive is False:
         dead = f"the supervisor (pid {pid}) is dead; {what}; the last recorded state is below"
@@ -287,9 +287,10 @@ def _more(items: Sequence[object], shown: Sequence[object], noun: str) -> list[s
 
 
 def _rank_rows(document: Document, paint: Paint) -> Rows:
-    state, ranks, attempt = document.state, document.ranks, document.state.attempt
+    state, attempt = document.state, document.state.attempt
     if state.finished:
         return []
+    ranks = document.ranks
     if not ranks:
         running = state.state == "running" and document.live.supervisor_alive
         if running and attempt is not None and attempt.first_beat_s is None:
