@@ -38,7 +38,7 @@ FRAMES = 12
 
 
 def gather(run: RunDirectory, events: Iterable[AnyEvent], state: State | None = None) -> Document:
-    """A run, with what lies beside its log.
+    """A run by its log and its bundles.
 
     Args:
         run: whose files are read.
@@ -90,14 +90,14 @@ def _line(line: str) -> str:
 
 REPORT_FILE = "report.html"
 WITHIN_S = 20.0
-"""For the whole page; the one of the log alone stays where it is not written in time."""
+"""Time limit for the page with stacks; after it the page of the log alone stays."""
 
 
 def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptLines) -> Path:
     """Write the page that needs no file but the log's events; milliseconds.
 
     Raises:
-        OSError: the directory cannot be written; the caller says so and goes on.
+        OSError: the directory cannot be written; the caller reports it and continues.
     """
     return _write(run_dir, plain(events, script_lines))
 
@@ -123,7 +123,7 @@ def _write(run_dir: Path, document: Document) -> Path:
 
 
 def main(argv: list[str]) -> int:
-    """Write the whole page of the run directory that is named."""
+    """Write the page with stacks for the run directory in the first argument."""
     from watchdog_train.errors import WtrainError
 
     try:

@@ -1,4 +1,4 @@
-"""The events of a run as they are written, and a wait with a limit for one of them.
+"""The events of a run as they are written, and a wait with a time limit for an event.
 
 Must not wait for a supervisor that is dead: `lost` says so.
 """

@@ -176,7 +176,7 @@ def _look_at_processes(
         return live
     files = SideFiles(slot_dir)
     files.look(sample)
-    # One look measures no pace: that of the supervisor is used while it is recent.
+    # One sample measures no pace: the recorded pace is used while it is recent.
     recent = now - state.progress_mono <= PACE_S
     return msgspec.structs.replace(
         live,
@@ -209,7 +209,7 @@ def _ranks(sample: Sample) -> tuple[RankStatus, ...]:
 
 
 def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ...]:
-    """The recorded ones, and those that have a slot but are younger than the last census."""
+    """Recorded members, and processes with a slot that started after the last census."""
     here = tuple(member for member in state.members if member.host in state.hosts_here)
     known = {member.pid for member in here}
     attempt = state.attempt.attempt if state.attempt is not None else 0

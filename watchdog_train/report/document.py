@@ -81,7 +81,7 @@ class Document(Value, dict=True):
     state: State
     live: Live = Live()
     events: tuple[e.AnyEvent, ...] = ()
-    """Those of its log; empty where only the present is shown."""
+    """Its event log; empty where only the present state is shown."""
     script_lines: Mapping[str, str] = {}
     """Remedy id -> the line for the training script that makes the setting permanent."""
     stacks: Mapping[str, tuple[str, ...]] = {}
@@ -145,12 +145,12 @@ class Document(Value, dict=True):
 
     @cached_property
     def told(self) -> tuple[Attempt, ...]:
-        """Each attempt, as its events tell it."""
+        """What the events say about each attempt."""
         return tuple(_fold(self.events))
 
     @property
     def attempts(self) -> list[tuple[AttemptRecord, Attempt]]:
-        """Each attempt by the state, and by its events."""
+        """Each attempt: its record in the state, and what its events say."""
         return list(zip(self.state.attempts, self.told, strict=False))
 
     @cached_property
@@ -216,7 +216,7 @@ MOST_SAMPLES = 4000
 
 
 class Attempt(msgspec.Struct):
-    """One attempt, as its events tell it. Times are Unix seconds."""
+    """What the events say about one attempt. Times are Unix seconds."""
 
     launched_at: float
     ended_at: float | None = None

@@ -8,15 +8,8 @@ from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Value
 from watchdog_train.core.recovery.restart import QUICK_TRIES
-from watchdog_train.report import words
+from watchdog_train.report import facts, words
 from watchdog_train.report.explanation_text import crash_words
-from watchdog_train.report.facts import (
-    caught_sentence,
-    newest_step,
-    origin_words,
-    run_again,
-    step_words,
-)
 from watchdog_train.report.narrative import stall_words, told
 from watchdog_train.report.summary import verdict_line
 from watchdog_train.report.why_text import why_text
@@ -55,7 +48,7 @@ def news(event: e.AnyEvent, state: State) -> News | None:
     if isinstance(event, e.RunFinished):
         lines = [f"{at} {verdict_line(state)}", f"report: {clean(state.run_dir)}/report.html"]
         if event.outcome != "succeeded":
-            lines.append(f"to continue: {run_again(state)}")
+            lines.append(f"to continue: {facts.run_again(state)}")
         topic: Topic = "gave-up" if event.outcome in ("gave_up", "failed") else "finished"
         return News(topic=topic, line="\n".join(clean(one, 1000) for one in lines), last=True)
     found = _told(event, state)
@@ -65,7 +58,7 @@ def news(event: e.AnyEvent, state: State) -> News | None:
 def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
     match event:
         case e.StallDeclared():
-            at = step_words(newest_step(state))
+            at = facts.step_words(facts.newest_step(state))
             return "stalled", f"stalled at {at}: {stall_words(event, state)}"
         case e.StallExplained():
             return _cause(event, state)
@@ -76,10 +69,11 @@ def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
         case e.AttemptLaunching(plan=plan) if plan.attempt > 1:
             names = [clean(use.id, 60) for use in plan.remedies]
             changed = f", with {words.listed(names)}" if names else ""
-            return "restarted", f"restarted {origin_words(plan)} as attempt {plan.attempt}{changed}"
+            origin = facts.origin_words(plan)
+            return "restarted", f"restarted {origin} as attempt {plan.attempt}{changed}"
         case e.FirstStep() if event.attempt > 1:
             left = _end(event, state)
-            return "restarted", f"running again at {step_words(event.step)}{left}"
+            return "restarted", f"running again at {facts.step_words(event.step)}{left}"
         case e.Adopted() | e.Warned():
             return "notice", told(event, state)[0]
         case e.Noticed(kind="scan") if state.scan_failures != QUICK_TRIES:
@@ -92,15 +86,15 @@ def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
 
 def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
     """The root of a stall, or what a crash was; nothing for a dump on request."""
-    of, step = state.stall(event.stall_id), newest_step(state)
+    of, step = state.stall(event.stall_id), facts.newest_step(state)
     if of is not None and of.crash is not None:
         return "crashed", f"crashed: {crash_words(of.crash, step)}"
-    text = caught_sentence(None, event.explanation)
+    text = facts.caught_sentence(None, event.explanation)
     if of is None or of.why == "manual" or not text:
         return None
     if of.why == "stall":
         return "stalled", text
-    return "crashed", f"crashed at {step_words(step)}: {text}"
+    return "crashed", f"crashed at {facts.step_words(step)}: {text}"
 
 
 def _end(event: e.FirstStep, state: State) -> str:

@@ -89,7 +89,7 @@ SENTENCES: dict[type[e.Event], str] = {
     e.Reopened: "the run continues: {why}",
     e.SupervisorLeft: "the supervisor exits, the training continues: {why}",
 }
-"""Of events that one sentence with their fields tells."""
+"""Sentences of events that need nothing but their own fields."""
 
 
 FIELDS: dict[str, Callable[[Any], str]] = {

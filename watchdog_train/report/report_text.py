@@ -16,7 +16,7 @@ from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import Value, Why
-from watchdog_train.report import words
+from watchdog_train.report import facts, notices, words
 from watchdog_train.report.document import Attempt, Document, SpanKind, machines_now
 from watchdog_train.report.explanation_text import (
     because,
@@ -24,23 +24,7 @@ from watchdog_train.report.explanation_text import (
     more_sentences,
     what_happened,
 )
-from watchdog_train.report.facts import (
-    by_hand,
-    counted_roles,
-    exit_words,
-    permanent_lines,
-    run_again,
-    step_words,
-    tried_lines,
-    what_followed,
-)
 from watchdog_train.report.narrative import told
-from watchdog_train.report.notices import (
-    guilty_words,
-    killed_daemons,
-    left_words,
-    machine_cells,
-)
 from watchdog_train.report.patience_text import waiting
 from watchdog_train.report.places_text import place_lines, place_sentences
 from watchdog_train.report.summary import verdict_line
@@ -62,21 +46,10 @@ SPENT_ON: dict[SpanKind, str] = {
     "between": "until the next attempt began",
 }
 NOTABLE = (
-    e.Noticed,
-    e.Straggling,
-    e.Warned,
-    e.Notified,
-    e.CommandsRan,
-    e.RankEnded,
-    e.Adopted,
-    e.Reopened,
-    e.SupervisorLeft,
-    e.LogBehind,
-    e.SurvivedKill,
-    e.StopRequested,
-    e.SaveProven,
+    e.Noticed, e.Straggling, e.Warned, e.Notified, e.CommandsRan, e.RankEnded, e.Adopted,
+    e.Reopened, e.SupervisorLeft, e.LogBehind, e.SurvivedKill, e.StopRequested, e.SaveProven,
     e.StallRecovered,
-)
+)  # fmt: skip
 """Events whose sentences the report shows; the others are in its tables."""
 
 
@@ -119,7 +92,9 @@ def report_page(document: Document) -> Page:
         Section(
             title="Machines",
             header=("machine", "host name", "ranks", ""),
-            rows=tuple(machine_cells(one, now=state.updated_at) for one in machines_now(state)),
+            rows=tuple(
+                notices.machine_cells(one, now=state.updated_at) for one in machines_now(state)
+            ),
         ),
         _attempts(document),
         _time(document),
@@ -133,7 +108,7 @@ def report_page(document: Document) -> Page:
             title="Settings changed",
             header=("attempt", "setting", "why", "effect"),
             rows=tuple(row for each in document.attempts for row in _settings(*each)),
-            paragraphs=tried_lines(state)[1:],
+            paragraphs=facts.tried_lines(state)[1:],
         ),
         _also(document),
         _settings_to_keep(document),
@@ -167,8 +142,8 @@ def _about(state: State) -> Section:
     if state.outcome != "succeeded":
         rows += words.labelled("inside", place_sentences(state.places, state.places_mono))
     rows.append(("exit code", "" if state.exit_code is None else str(state.exit_code)))
-    rows += [("the fault may lie with", text) for text in guilty_words(state)]
-    rows += [("left running", text) for text in left_words(state)]
+    rows += [("the fault may lie with", text) for text in notices.guilty_words(state)]
+    rows += [("left running", text) for text in notices.left_words(state)]
     rows.append(("files", words.short_path(state.run_dir, state.cwd)))
     return Section(title="Run", rows=tuple(row for row in rows if row[1]))
 
@@ -191,7 +166,7 @@ def _attempt_row(record: AttemptRecord, told: Attempt) -> tuple[str, ...]:
     if record.last_step is not None:
         first = record.first_step if record.first_step is not None else record.last_step
         steps = f"{words.number(first)} to {words.number(record.last_step)}"
-    ended = exit_words(record)
+    ended = facts.exit_words(record)
     if record.stall_id is not None:
         ended = f"stall {clean(record.stall_id, 40)}, {ended}"
     ran = duration(told.ended_at - told.launched_at) if told.ended_at is not None else "-"
@@ -199,7 +174,7 @@ def _attempt_row(record: AttemptRecord, told: Attempt) -> tuple[str, ...]:
     for (role, signal), number in told.killed.items():
         killed[role] += number if signal != SIGSTOP else 0
     began = clock_time(told.launched_at, now=told.launched_at)
-    by_us = counted_roles(killed) if killed.total() else "-"
+    by_us = facts.counted_roles(killed) if killed.total() else "-"
     return (str(record.attempt), began, ran, steps, ended, by_us)
 
 
@@ -264,7 +239,7 @@ def _stall_rows(stall: StallRecord, state: State) -> Iterator[tuple[str, str]]:
         captured = f"{stall.captured} of {words.count(stall.processes, 'process')}"
         yield "stacks", captured if stall.collected else "the evidence was not finished"
     yield "files", words.short_path(stall.dir or "", state.cwd)
-    yield "then", what_followed(stall, state) or ""
+    yield "then", facts.what_followed(stall, state) or ""
 
 
 def _folds(stall: StallRecord, document: Document) -> Iterator[Fold]:
@@ -289,7 +264,7 @@ def _checkpoints(record: AttemptRecord, told: Attempt, cwd: str) -> Iterator[tup
         why = why_text(told.resume_why or Why("unknown"))
         loaded = f"resume {record.resume.replace('-', ' ')}: {why}"
     what = {"verified": "used", "contradicted": "not used"}.get(record.resume or "", "offered")
-    path = f"{words.short_path(used.path, cwd)} ({step_words(used.step)})"
+    path = f"{words.short_path(used.path, cwd)} ({facts.step_words(used.step)})"
     yield number, what, path, f"{clean(used.how_checked, 300)}; {loaded}"
 
 
@@ -309,7 +284,7 @@ def notables(document: Document) -> list[tuple[float, str]]:
         state = evolve(state, event)
         lines = told(event, state) if isinstance(event, NOTABLE) else ()
         if isinstance(event, e.DaemonsJudged):  # too many for the terminal
-            lines = killed_daemons(event)
+            lines = notices.killed_daemons(event)
         if lines:
             found.append((event.t, "; ".join(lines)))
     return found
@@ -328,7 +303,7 @@ def _also(document: Document) -> Section:
 def _settings_to_keep(document: Document) -> Section:
     state, script_lines = document.state, document.script_lines
     text = "With these settings it passed the stall. To make them permanent, put into the script:"
-    known = permanent_lines(state, script_lines)
+    known = facts.permanent_lines(state, script_lines)
     if not known and state.attempt is not None:
         text = "To make permanent what --with asked for, put into the script:"
         asked = [one.id for one in state.attempt.plan.remedies if one.why.code == "asked-by-with"]
@@ -346,7 +321,7 @@ def _reproduce(state: State) -> Section:
         f"Attempt {attempt.attempt} by hand, without wtrain (settings made inside the process "
         "by wtrain are not part of it), then under wtrain with the same settings:"
     )
-    lines = (by_hand(attempt.plan, state.cwd), run_again(state))
+    lines = (facts.by_hand(attempt.plan, state.cwd), facts.run_again(state))
     return Section(title="Reproduce", paragraphs=(text,), code=lines)
 
 
@@ -370,7 +345,7 @@ def _text_section(section: Section, width: int | None) -> list[str]:
 
 
 def _columns(rows: list[tuple[str, ...]], width: int | None) -> Iterator[str]:
-    """The last column is wrapped to what the others leave of the width; None: not wrapped."""
+    """Lines of a table. The last column is wrapped to the rest of `width`; None: not wrapped."""
     *others, _ = zip(*rows, strict=True) if rows else ((),)
     wide = [min(MAX_COLUMN, max(map(words.display_width, cells))) for cells in others]
     if width is not None:

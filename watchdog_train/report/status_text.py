@@ -214,7 +214,7 @@ def _state_line(document: Document, paint: Paint) -> str:
 
 
 def _task_words(state: State) -> str:
-    """Which task of which job, and its part there; empty for a run that is no task."""
+    """The task, its job and its part in it; empty for a run that is no task."""
     task = state.task
     if task is None:
         return ""

@@ -8,19 +8,8 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import RunProgress, SaveRecord, Why
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.starting.launchers import SHARED_STORE_OFF, Launcher
-from watchdog_train.report import words
+from watchdog_train.report import facts, words
 from watchdog_train.report.explanation_text import crash_words, sentences
-from watchdog_train.report.facts import (
-    ScriptLines,
-    caught_words,
-    newest_step,
-    of_total,
-    permanent_lines,
-    run_again,
-    stalls_dir,
-    step_words,
-    tried_lines,
-)
 from watchdog_train.report.notices import guilty_words, left_words
 from watchdog_train.report.patience_text import until_words
 from watchdog_train.report.patience_text import what as awaited
@@ -93,7 +82,7 @@ def _on_a_hang(policy: Policy) -> str:
 
 def closing_lines(
     state: State,
-    script_lines: ScriptLines,
+    script_lines: facts.ScriptLines,
     *,
     report: str | None = None,
     newest_save: SaveRecord | None = None,
@@ -122,15 +111,15 @@ def closing_lines(
     if crash is not None and crash.exception is not None and state.outcome in ("failed", "gave_up"):
         raised = traceback_lines(crash.exception)[:-1]
         lines += [f"{' ' * (len(one) - len(one.lstrip()))}{clean(one)}" for one in raised]
-    where = stalls_dir(state)
+    where = facts.stalls_dir(state)
     if where is not None:
         lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")
-    lines += tried_lines(state)
-    if permanent := permanent_lines(state, script_lines).values():
+    lines += facts.tried_lines(state)
+    if permanent := facts.permanent_lines(state, script_lines).values():
         lines.append("to make this permanent, put into your script:")
         lines += [f"  {clean(part)}" for line in permanent for part in line.splitlines()]
     if state.outcome in ("gave_up", "failed", "stopped") and state.attempts:
-        lines.append(f"to continue: {run_again(state)}")
+        lines.append(f"to continue: {facts.run_again(state)}")
         newest = newest_save.path if newest_save is not None else state.checkpoint_chosen
         if newest is not None:
             lines.append(f"newest checkpoint: {words.short_path(newest, state.cwd)}")
@@ -150,11 +139,11 @@ def outcome_line(state: State) -> str:
         number = state.attempt.attempt if state.attempt is not None else 0
         head = f"{state.state}, attempt {number}"
     parts = []
-    if (step := newest_step(state)) is not None:
-        parts.append(f"{step_words(step)}{of_total(state.progress)}")
+    if (step := facts.newest_step(state)) is not None:
+        parts.append(f"{facts.step_words(step)}{facts.of_total(state.progress)}")
     if state.restarts:
         parts.append(words.count(state.restarts, "restart"))
-    parts += caught_words(state.stalls)
+    parts += facts.caught_words(state.stalls)
     if state.started_at is not None and state.updated_at is not None:
         parts.append(duration(state.updated_at - state.started_at))
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
@@ -173,7 +162,7 @@ def progress_line(progress: RunProgress) -> str | None:
     """Step, pace, loss and time left; None while no step is known."""
     if progress.step is None:
         return None
-    text = f"{step_words(progress.step)}{of_total(progress)}"
+    text = f"{facts.step_words(progress.step)}{facts.of_total(progress)}"
     if progress.percent is not None:
         text += f" ({words.percent_text(progress.percent)})"
     parts = [text]
