@@ -82,10 +82,10 @@ def test_nobody_waits_for_or_signals_who_is_left() -> None:
         sequence="now", stage="keeper", targets=(keeper,), signal=SIGTERM, why=said("hung")
     )
     state = b.running(b.stall(), b.collecting(), b.collected(), told)
-    late = pursue(state, poll, KEEPER_S + 1.0, Stopping())
+    late = pursue(state, poll, KEEPER_S + 1.0, Stopping(), ask_until=0.0)
     assert (late.signal, late.targets) == (SIGKILL, (keeper,))
     gone = b.sample(2.0, stays, daemons=(left(20),), empty_looks=2, keeper_alive=False)
-    assert isinstance(pursue(state, gone, 2.0, Stopping()), CleanUp)
+    assert isinstance(pursue(state, gone, 2.0, Stopping(), ask_until=0.0), CleanUp)
 
 
 def test_a_judgement_is_recorded_before_anything_is_killed() -> None:

@@ -60,7 +60,7 @@ def next_one(
     *history: e.AnyEvent, alive: tuple[MemberSample, ...], at: float = 0.0, **changes: Any
 ) -> Action | None:
     poll = b.sample(at, *alive, b.keeper(), **changes)
-    return pursue(b.running(*HUNG, *history), poll, at, STOPPING)
+    return pursue(b.running(*HUNG, *history), poll, at, STOPPING, ask_until=STOPPING.ask_s)
 
 
 def signal(action: Action | None) -> tuple[str, int, tuple[int, ...]]:

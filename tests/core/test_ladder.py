@@ -34,6 +34,7 @@ from watchdog_train.report.facts import origin_words
 from watchdog_train.report.why_text import why_text
 
 ARGV = ("python", "train.py", "--lr", "0.1")
+NOTHING = Survey(findings=(), directories=())
 
 
 def policy(**recovery: Any) -> Policy:
@@ -161,9 +162,7 @@ def found(*steps: int, whole: bool | None = True, **fields: Any) -> Survey:
 
 
 def step(state: State, survey: Survey | None = None, **recovery: Any) -> Restart | GivenUp:
-    answer = next_step(
-        state, survey or Survey(findings=(), directories=()), policy(**recovery), CATALOGUE
-    )
+    answer = next_step(state, survey or NOTHING, policy(**recovery), CATALOGUE)
     assert why_of(answer)
     return answer
 
@@ -670,7 +669,7 @@ def test_how_the_checkpoint_reaches_the_script(format_, argv, template, via, exp
 
 def test_a_script_that_finds_its_checkpoint_is_asked_to_even_where_we_know_none():
     """Its files may be of a kind that nobody else can read; one from before it is not meant."""
-    crashed, gone = history("exit1@30"), Survey(findings=(), directories=())
+    crashed, gone = history("exit1@30"), NOTHING
     answer = step(crashed, gone, resume_arg="--resume")
     assert (answer.plan.argv, answer.plan.resume_via) == ((*ARGV, "--resume"), "script")
     assert "--resume decides what is loaded" in why_text(why_of(answer))
@@ -800,7 +799,7 @@ def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
         ordinal=ordinal,
     )
     choice = plans.Choice(chosen=finding, rejected=())
-    assert plans.resume(State(argv=ARGV), choice, None, None).via == via
+    assert plans.resume(State(argv=ARGV), choice, None, NOTHING).via == via
 
 
 # -- plans -------------------------------------------------------------------------------------
@@ -837,7 +836,7 @@ def test_a_plan_spells_out_its_settings():
 def test_a_remedy_that_is_not_here_is_passed_over():
     """The mapping is what can be applied here: nothing outside of it is planned."""
     here = {name: item for name, item in CATALOGUE.items() if name != "num-workers-0"}
-    answer = next_step(history(("hang@5", LOCK)), None, policy(), here)
+    answer = next_step(history(("hang@5", LOCK)), NOTHING, policy(), here)
     assert remedies(answer) == ["spawn"]
 
 

@@ -134,7 +134,6 @@ SENTENCES: dict[WhyCode, str] = {
     "before-this-run": "it is from before this run began",
     "no-step-from-it": "{attempts} began from it and did not reach a step: {problem}",
     "unseen": "{who} does not see it: it has to be on a file system that all machines share",
-    "not-scanned": "checkpoints were not looked for",
     "no-place": "no place with checkpoints is known{aside} (--checkpoints DIR would name it)",
     "no-valid-checkpoint": "no checkpoint of this run can be used{aside}",
     "resumes-from": "it resumes from {checkpoint}",

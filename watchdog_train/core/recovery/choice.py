@@ -38,14 +38,14 @@ class Choice(Value):
 
 
 def choose_checkpoint(
-    state: State, survey: Survey | None, *, instead_of: CheckpointRef | None = None
+    state: State, survey: Survey, *, instead_of: CheckpointRef | None = None
 ) -> Choice:
     """The newest that is valid; one that cannot be told only when none is.
 
     What attempts have failed with is passed over where another one is left. `instead_of` asks for
     the next older one of the same training.
     """
-    findings = survey.findings if survey is not None else ()
+    findings = survey.findings
     refused = [_refusal(finding, state) for finding in findings]
     fit = [index for index, why in enumerate(refused) if why is None]
     whole = [index for index in fit if findings[index].whole]

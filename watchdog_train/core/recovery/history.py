@@ -40,7 +40,7 @@ class Case(Value):
     stalled: bool
     policy: Policy
     choice: Choice
-    survey: Survey | None
+    survey: Survey
     catalogue: Remedies
     """The remedies that can be applied here."""
     effect: tuple[RemedyUse, ...]
@@ -116,7 +116,7 @@ class Case(Value):
         return count
 
 
-def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey | None) -> bool:
+def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey) -> bool:
     """By the count in the files where that goes on over epochs, else as the scan orders them."""
     if other is None:
         return True
@@ -131,7 +131,7 @@ def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey | 
     goes_on = one.path == other.path or any("epoch" in name for name in names)
     if names and goes_on and names == [name for name, _ in before]:
         return own > before
-    order = [(each.path, each.saved_at) for each in survey.findings] if survey is not None else []
+    order = [(each.path, each.saved_at) for each in survey.findings]
     if this in order and that in order:
         return order.index(this) < order.index(that)
     if one.step is not None and other.step is not None:
@@ -148,7 +148,7 @@ def asked_for(policy: Policy, catalogue: Remedies) -> tuple[RemedyUse, ...]:
     )
 
 
-def gather(state: State, survey: Survey | None, policy: Policy, catalogue: Remedies) -> Case:
+def gather(state: State, survey: Survey, policy: Policy, catalogue: Remedies) -> Case:
     """Everything the ladder decides from, after the last attempt has ended."""
     attempt = state.attempts[-1]
     choice = choose_checkpoint(state, survey)
@@ -191,7 +191,7 @@ def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
 
 
 def _idle_attempts(
-    attempts: tuple[AttemptRecord, ...], chosen: CheckpointFinding | None, survey: Survey | None
+    attempts: tuple[AttemptRecord, ...], chosen: CheckpointFinding | None, survey: Survey
 ) -> tuple[AttemptRecord, ...]:
     best_step, newest = 0, -1
     best = attempts[0].plan.checkpoint if attempts else None

@@ -126,13 +126,13 @@ def pursue(
     now: float,
     stopping: Stopping,
     *,
-    ask_until: float | None = None,
+    ask_until: float,
     obeyed_at: float = 0.0,
 ) -> Action | None:
     """The next action of the sequence under way, None when there is none.
 
-    A training that was asked to end may do so until `ask_until`, None for ask_s. An agent hears of
-    signals later than they were decided: at `obeyed_at`.
+    A training that was asked to end may do so until `ask_until`. An agent hears of signals later
+    than they were decided: at `obeyed_at`.
     """
     tree = state.tree(sample.machine)
     kill = tree.kill if tree is not None else None
@@ -151,7 +151,7 @@ def pursue(
         return begin(kill.sequence, state, sample, kill.why, after="helpers")
     targets = _targets(kill.sequence, stage, alive, state, root=tree.root)
     deadline = kill.stage_mono + _limit_s(stage, stopping, frozen=_frozen(alive))
-    if stage == "ask" and ask_until is not None:
+    if stage == "ask":
         deadline = ask_until
     if stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
         # A shell that died of the signal has left its training the rest of the time to save.
@@ -314,13 +314,11 @@ def _first_to_hear(
 
 def _limit_s(stage: KillStage, stopping: Stopping, *, frozen: bool) -> float:
     match stage:
-        case "ask":
-            return stopping.ask_s
         case "root":
             return stopping.grace_s
         case "keeper":
             return KEEPER_S
-        case "freeze":
+        case "ask" | "freeze":
             return 0.0
         case "terminate" | "helpers":
             return 0.0 if frozen else stopping.hang_grace_s

@@ -51,7 +51,7 @@ def first_plan(state: State, policy: Policy, catalogue: Remedies) -> Plan:
 
 
 def next_step(
-    state: State, survey: Survey | None, policy: Policy, catalogue: Remedies
+    state: State, survey: Survey, policy: Policy, catalogue: Remedies
 ) -> Restart | GivenUp:
     """What follows the last attempt, which has ended with nothing of it alive."""
     case = history.gather(state, survey, policy, catalogue)

@@ -108,16 +108,18 @@ def launcher_environment(state: State, attempt: int) -> dict[str, str]:
     )
 
 
-def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey | None) -> Resume:
+def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey) -> Resume:
     """The way a checkpoint takes into the script, and why there is none."""
     argv, options, chosen = state.argv, state.resume_options, choice.chosen
     template = resume_arg if resume_arg != AUTO_RESUME else None
     if script_words(argv).receiver == "nobody":
         template = None
     if chosen is None:
-        nothing = _nothing_found(survey, saved=any(one.saves for one in state.attempts))
+        saved = survey.directories or any(one.saves for one in state.attempts)
+        problem = survey.problem or survey.gone or ""
+        nothing = Why("no-valid-checkpoint" if saved else "no-place", problem=problem)
         # It may save what nobody but itself can read; an older run's is not what was meant.
-        seen = survey is None or survey.findings or survey.problem
+        seen = survey.findings or survey.problem
         if template is None or names_path(template) or seen:
             return Resume(argv=argv, via="none", why=nothing.plus(Why("from-start")))
         return _by_arguments(
@@ -227,13 +229,6 @@ def _suggestion(
     option, auto = sure_option(options) or options[0], resume_arg == AUTO_RESUME
     code: WhyCode = "option-may-resume" if auto else "option-resumes"
     return (Why(code, names=tuple(options), option=option),)
-
-
-def _nothing_found(survey: Survey | None, *, saved: bool) -> Why:
-    if survey is None:
-        return Why("not-scanned")
-    code: WhyCode = "no-valid-checkpoint" if survey.directories or saved else "no-place"
-    return Why(code, problem=survey.problem or survey.gone or "")
 
 
 def own_resume_option(
