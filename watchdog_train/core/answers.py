@@ -112,13 +112,7 @@ def _bring(observation: Observation, state: State, stall: StallRecord, host: str
         return Record(events=events, consumes=("evidence",), host=host)
     if "evidence" in sight.running:
         return None
-    return StartEvidence(
-        host=host,
-        stall_id=stall.id,
-        bundle_why=stall.why,
-        kind=KINDS[stall.why],
-        verdict=observation.verdict,
-    )
+    return collect(observation, stall.id, stall.why, host=host)
 
 
 def _explains(state: State, why: BundleWhy) -> str | None:
@@ -156,8 +150,15 @@ def start_evidence(
     """
     if observation.is_collecting or state.is_collecting:
         return Wait(until=observation.now + 0.05)
+    return collect(observation, stall_id, why)
+
+
+def collect(
+    observation: Observation, stall_id: str, why: BundleWhy, *, host: str | None = None
+) -> StartEvidence:
+    """On this machine, where no other is named."""
     return StartEvidence(
-        host=observation.trees[0].host,
+        host=observation.trees[0].host if host is None else host,
         stall_id=stall_id,
         bundle_why=why,
         kind=KINDS[why],

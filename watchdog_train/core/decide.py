@@ -20,12 +20,12 @@ from watchdog_train.core.actions import (
     CleanUp,
     Observation,
     Record,
-    StartEvidence,
     Wait,
     on_each,
 )
 from watchdog_train.core.answers import (
     bring_home,
+    collect,
     drop_stale,
     present_stall,
     start_evidence,
@@ -90,13 +90,7 @@ def _answer_request(observation: Observation, state: State, _policy: Policy) -> 
                 return Record(events=())
             if observation.is_collecting or "joint" in observation.running:
                 return Record(events=())
-            return StartEvidence(
-                host=observation.trees[0].host,
-                stall_id=next_stall_id(observation, state),
-                bundle_why="manual",
-                kind="manual",
-                verdict=observation.verdict,
-            )
+            return collect(observation, next_stall_id(observation, state), "manual")
 
 
 def _follow_launch(observation: Observation, state: State, _policy: Policy) -> Action | None:

@@ -8,7 +8,7 @@ variant and integers in the pickled one. gloo leaves the state at `scheduled` an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from watchdog_train.core.diagnosis.facts import CollectiveFact
@@ -223,12 +223,10 @@ def _sizes(value: Any) -> list[list[int]] | None:
     """Shapes of the tensors: a list of lists of numbers, and nothing else."""
     if not isinstance(value, list):
         return None
-    return [_numbers(shape) for shape in value[:_DIMENSIONS_CAP] if isinstance(shape, list)]
-
-
-def _numbers(shape: Iterable[Any]) -> list[int]:
-    listed = list(shape)[:_DIMENSIONS_CAP]
-    return [number for number in listed if isinstance(number, int) and abs(number) < 1 << 60]
+    shapes = (
+        shape[:_DIMENSIONS_CAP] for shape in value[:_DIMENSIONS_CAP] if isinstance(shape, list)
+    )
+    return [[n for n in shape if isinstance(n, int) and abs(n) < 1 << 60] for shape in shapes]
 
 
 def _scalar(value: Any) -> str | int | bool | None:

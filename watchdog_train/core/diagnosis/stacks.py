@@ -196,14 +196,8 @@ def any_matches(pattern: str, frames: Iterable[Frame]) -> bool:
 
 def find_chain(chain: Sequence[str], frames: Sequence[Frame]) -> bool:
     """Whether the patterns occur in this order, outermost first, gaps allowed."""
-    wanted = iter(chain)
-    pattern = next(wanted, None)
-    for frame in reversed(frames):
-        if pattern is None:
-            return True
-        if frame_matches(pattern, frame):
-            pattern = next(wanted, None)
-    return pattern is None
+    rest = reversed(frames)  # each pattern takes up the search behind the one before it
+    return all(any(frame_matches(pattern, frame) for frame in rest) for pattern in chain)
 
 
 WAITS = (

@@ -263,7 +263,9 @@ def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str
     place = script_words(argv)
     if place.receiver == "nobody":
         return argv
-    words = [_fill(word, path) for word in shlex.split(template)]
+    words = shlex.split(template)
+    for placeholder in PLACEHOLDERS:
+        words = [word.replace(placeholder, path) for word in words]
     result = list(argv[place.begin : place.end])
     rest: list[str] = []
     position = 0
@@ -278,12 +280,6 @@ def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str
             rest += [word, *values]
         position += 1
     return (*argv[: place.begin], *result, *rest, *argv[place.end :])
-
-
-def _fill(word: str, path: str) -> str:
-    for placeholder in PLACEHOLDERS:
-        word = word.replace(placeholder, path)
-    return word
 
 
 def _put(argv: list[str], word: str, values: list[str]) -> bool:

@@ -17,7 +17,7 @@ from watchdog_train.core.commands import before_restart
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.job.machines import of_the_culprit, with_guilty_nodes
 from watchdog_train.core.job.rendezvous import across_of, meet
-from watchdog_train.core.model import Plan, ScanLevel, Value, Why, said, written
+from watchdog_train.core.model import ScanLevel, Value, Why, said, written
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import daemons, gpu_memory, keeping, kill, ladder
 from watchdog_train.core.recovery.outcome import finish, give_up
@@ -154,17 +154,14 @@ def _plan_again(
         # the next one launches at once.
         events.append(e.BackingOff(delay_s=left_s, until_mono=until, why=step.plan.why))
     port = observation.other_port
-    nodes = across_of(state) is not None
-    plan = meet(step.plan, state, port) if nodes else _with_other_port(step.plan, port)
+    plan = step.plan
+    if across_of(state) is not None:
+        plan = meet(plan, state, port)
+    elif port is not None:
+        env, why = {**plan.env, "MASTER_PORT": str(port)}, Why("port-taken", count=port)
+        plan = msgspec.structs.replace(plan, env=env, why=plan.why.plus(why))
     events.append(e.PlanMade(plan=plan))
     return Record(events=tuple(events), consumes=("survey",))
-
-
-def _with_other_port(plan: Plan, port: int | None) -> Plan:
-    if port is None:
-        return plan
-    why = plan.why.plus(Why("port-taken", count=port))
-    return msgspec.structs.replace(plan, env={**plan.env, "MASTER_PORT": str(port)}, why=why)
 
 
 def _start_scan(observation: Observation, state: State) -> Action:
