@@ -25,7 +25,6 @@ DEVICE = (
         precondition="training on MPS; read when torch is imported",
         changes="rounding of those operations",
         may_break="nothing; those operations get slower",
-        script_line='os.environ["PYTORCH_ENABLE_MPS_FALLBACK"] = "1"  # before the import',
         platforms=("darwin",),
     ),
     RemedySpec(
@@ -36,8 +35,7 @@ DEVICE = (
         needs_allow=True,
         precondition="what asks by torch in the thread that imports it, Trainer, accelerate and "
         "Lightning; not torch.Generator, weights read by safetensors to a GPU, or kernels",
-        changes="rounding; the random numbers of the CPU are others; fp16 is off, NCCL becomes "
-        "gloo",
+        changes="rounding and random numbers are those of the CPU; no fp16; gloo for NCCL",
         may_break="code that needs a GPU; steps get much slower",
         script_line='torch.device("cpu") everywhere, and CUDA_VISIBLE_DEVICES=""\n'
         "TrainingArguments(..., use_cpu=True)  # with a Trainer",
@@ -50,10 +48,10 @@ TRAINING = (
         kind="training",
         summary="leaves out batches that cannot be read or moved, at most 100, and tells of each",
         parameters={"n": 100},
-        precondition="a DataLoader of torch, and moving by accelerate, Trainer or Lightning, not "
-        "by a loop of your own; no iterable dataset with workers or that ends with its first "
-        "error; counted in each process and attempt; a dead worker, a lack of memory or files, a "
-        "CUDA error and an epoch without a good batch are raised",
+        precondition="a DataLoader of torch, and moving by accelerate, Trainer or Lightning; no "
+        "iterable dataset with workers, or that ends with its first error. Counted per process and "
+        "attempt. Raised are a dead worker, a lack of memory or files, a CUDA error and an epoch "
+        "without a good batch",
         changes="bad examples, and those of their batch, are not learnt; several ranks and "
         "Lightning, which count batches, get another one once more",
         may_break="hides a mistake in the data",
@@ -76,8 +74,7 @@ TRAINING = (
         id="no-eval",
         kind="training",
         summary="trains without evaluation in between, and without loading the best model",
-        precondition="a Trainer of Lightning, or of transformers unless saves or learning rate "
-        "hang on a metric; a loop of the script's own cannot be changed",
+        precondition="a Trainer of Lightning or transformers, unless saves or schedule need a metric",
         changes="no metrics, no best model, no early stopping by them; checkpoints are the newest",
         may_break="callbacks of the script that wait for an evaluation",
         script_line="leave the evaluation out of the loop\n"

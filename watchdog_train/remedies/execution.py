@@ -23,8 +23,7 @@ EXECUTION = (
         env={"WANDB_MODE": "offline"},
         in_part={"id": "wandb-offline", "keep_rank_0": True},
         needs_allow=True,
-        precondition="by itself only on ranks other than 0; rank 0 must be allowed "
-        "(--allow wandb-offline), because the dashboard goes quiet",
+        precondition="rank 0 only with --allow wandb-offline, because the dashboard goes quiet",
         changes="nothing in the training; the dashboard shows nothing until `wandb sync DIR`",
         may_break="sweeps and alerts that need the server",
         script_line='wandb.init(mode="offline")  # later: wandb sync wandb/offline-run-*',
@@ -32,25 +31,25 @@ EXECUTION = (
     RemedySpec(
         id="no-compile",
         summary="runs without torch.compile",
-        **variables(TORCH_COMPILE_DISABLE="1"),
+        **variables(
+            "remove torch.compile(...), or TORCH_COMPILE_DISABLE=1\n"
+            "TrainingArguments(..., torch_compile=False)  # with a Trainer",
+            TORCH_COMPILE_DISABLE="1",
+        ),
         changes="rounding differs from compiled kernels",
         may_break="memory may no longer suffice; steps get slower",
-        script_line="remove torch.compile(...), or TORCH_COMPILE_DISABLE=1\n"
-        "TrainingArguments(..., torch_compile=False)  # with a Trainer",
     ),
     RemedySpec(
         id="compile-threads-1",
         summary="compiles in the main process",
         **variables(TORCHINDUCTOR_COMPILE_THREADS="1"),
         may_break="nothing; compiling takes longer",
-        script_line='os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # before the import',
     ),
     RemedySpec(
         id="stagger-start",
         summary="lets the ranks of a machine start one after the other",
         parameters={"n": 10},
-        precondition="ranks of torchrun or accelerate launch; each waits at its first import for "
-        "10 s (N s) more than the one before it",
+        precondition="torchrun or accelerate launch; each rank waits 10 s (N s) more at an import",
         may_break="nothing; the start takes longer",
         script_line='time.sleep(10 * int(os.environ.get("LOCAL_RANK", 0)))  # before the imports',
     ),
@@ -58,8 +57,8 @@ EXECUTION = (
         id="celery-solo",
         summary="runs the tasks of a Celery worker in its own process, without gossip and mingle",
         precondition="a worker of Celery that trains in tasks, but not with eventlet or gevent",
-        may_break="one task at a time; limits of a task's time and revoking it have no effect, and "
-        "a broker may miss its heartbeats during a long one",
+        may_break="one task at a time, without time limits and revoking; a broker may miss "
+        "heartbeats during a long one",
         script_line="celery -A app worker --pool solo --without-gossip --without-mingle",
     ),
     RemedySpec(
@@ -68,7 +67,6 @@ EXECUTION = (
         **variables(NCCL_P2P_DISABLE="1"),
         precondition="training uses NCCL; without it this has no effect",
         may_break="nothing; collectives get slower",
-        script_line='os.environ["NCCL_P2P_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
     ),
     RemedySpec(
@@ -77,17 +75,18 @@ EXECUTION = (
         **variables(NCCL_IB_DISABLE="1"),
         precondition="training uses NCCL over several machines; else this has no effect",
         may_break="nothing; collectives between machines get much slower",
-        script_line='os.environ["NCCL_IB_DISABLE"] = "1"  # before init_process_group',
         platforms=("linux",),
     ),
     RemedySpec(
         id="nccl-socket-ifname",
         summary="keeps NCCL off interfaces that lead to no other machine",
-        **variables(NCCL_SOCKET_IFNAME=NOT_A_NETWORK),
+        **variables(
+            "NCCL_SOCKET_IFNAME=eth0 (the name of yours) on every node, and GLOO_SOCKET_IFNAME, "
+            "which takes no exclusions",
+            NCCL_SOCKET_IFNAME=NOT_A_NETWORK,
+        ),
         precondition="training uses NCCL; an NCCL_SOCKET_IFNAME of yours is replaced",
         may_break="a machine that is reached by such an interface only",
-        script_line="NCCL_SOCKET_IFNAME=eth0 (the name of yours) on every node, and "
-        "GLOO_SOCKET_IFNAME, which takes no exclusions",
         platforms=("linux",),
     ),
     RemedySpec(
@@ -105,8 +104,6 @@ EXECUTION = (
         **variables(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
         precondition="training on CUDA; a PYTORCH_CUDA_ALLOC_CONF of yours is replaced",
         may_break="memory shared between processes by CUDA IPC",
-        script_line='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  '
-        "# before the import",
         platforms=("linux",),
     ),
     RemedySpec(
@@ -121,22 +118,22 @@ EXECUTION = (
     RemedySpec(
         id="debug-detail",
         summary="has torch check every collective, to name the rank that differs",
-        **variables(TORCH_DISTRIBUTED_DEBUG="DETAIL"),
+        **variables(
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL python train.py", TORCH_DISTRIBUTED_DEBUG="DETAIL"
+        ),
         evidence_only=True,
         precondition="for one attempt, because it is slow",
         # torch 2.13, CPU: DistributedDataParallel over gloo ended so in 5 of 5 trials.
         may_break="with gloo ranks may end with a segmentation fault before their first step",
         needs_allow=True,
-        script_line="TORCH_DISTRIBUTED_DEBUG=DETAIL python train.py",
     ),
     RemedySpec(
         id="launch-blocking",
         summary="waits for every CUDA kernel, so that the stack shows the one that hangs",
-        **variables(CUDA_LAUNCH_BLOCKING="1"),
+        **variables("CUDA_LAUNCH_BLOCKING=1 python train.py", CUDA_LAUNCH_BLOCKING="1"),
         evidence_only=True,
         precondition="for one attempt, because it is slow",
         may_break="nothing; it mends nothing either, it names the kernel",
-        script_line="CUDA_LAUNCH_BLOCKING=1 python train.py",
         platforms=("linux", "win32"),
     ),
     RemedySpec(

@@ -8,11 +8,9 @@ LOADING = (
     RemedySpec(
         id="num-workers-0",
         summary="loads data in the main process",
-        precondition="map-style datasets without a worker_init_fn of the script's, and iterable "
-        "ones with one worker or of the library datasets, which shard themselves; the hook leaves "
-        "others alone",
-        changes="random augmentation draws from the main process's generator; examples of an "
-        "iterable dataset come in another order",
+        precondition="map-style datasets without a worker_init_fn of the script's; iterable ones "
+        "with one worker, or of the library datasets. Others stay as they are",
+        changes="augmentation draws from the main process; iterable datasets change their order",
         may_break="nothing; loading no longer overlaps with computing, so steps may get slower",
         script_line="DataLoader(..., num_workers=0)\n"
         "TrainingArguments(..., dataloader_num_workers=0)  # with a Trainer",
@@ -77,23 +75,19 @@ LOADING = (
         summary="switches the tokenizers' own threads off",
         **variables(TOKENIZERS_PARALLELISM="false"),
         may_break="nothing; tokenising in the main process gets slower",
-        script_line='os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before the import',
     ),
     RemedySpec(
         id="tokenizers-slow",
         summary="takes tokenizers without threads of their own",
-        precondition="AutoTokenizer of transformers 4, for models with a slow tokenizer; "
-        "transformers 5 has fast ones only, so it has no effect there: tokenizers-off",
+        precondition="transformers 4 and a model with a slow tokenizer; else use tokenizers-off",
         changes="a slow tokenizer may split some texts in another way",
-        may_break="nothing; what the slow tokenizer refuses is left to the fast one, and "
-        "tokenising takes much longer",
+        may_break="nothing; tokenising takes much longer, what the slow one refuses stays fast",
         script_line="AutoTokenizer.from_pretrained(..., use_fast=False)",
     ),
     RemedySpec(
         id="safetensors-off",
         summary="reads and writes weights without safetensors",
-        precondition="from_pretrained of a model that has other weights (pytorch_model.bin), and "
-        "saves of the Trainer of transformers 4; without either it has no effect",
+        precondition="a model with other weights (pytorch_model.bin); saves by transformers 4",
         may_break="nothing; such files are pickles, so only those of somebody you trust",
         script_line="AutoModel.from_pretrained(..., use_safetensors=False)\n"
         "TrainingArguments(..., save_safetensors=False)  # with a Trainer of transformers 4",
@@ -105,31 +99,25 @@ LOADING = (
         precondition="the cache is complete; it is taken back when training cannot begin with it",
         changes="nothing, as long as the cache holds the same revision",
         may_break="whatever is not in the cache",
-        script_line='os.environ["HF_HUB_OFFLINE"] = "1"  # before the import',
     ),
     RemedySpec(
         id="hub-timeouts",
         summary="gives up on a server of the hub that is silent for 30 s",
         **variables(HF_HUB_ETAG_TIMEOUT="30", HF_HUB_DOWNLOAD_TIMEOUT="30"),
-        precondition="huggingface_hub, whose own limit is 10 s; each of its retries may take as "
-        "long again",
+        precondition="huggingface_hub, whose own limit is 10 s; each retry may take as long again",
         changes="nothing: a file in the cache is used when the server does not answer",
         may_break="a server that needs longer than 30 s for its first byte becomes an error",
-        script_line='os.environ["HF_HUB_ETAG_TIMEOUT"] = "30"  # before the import\n'
-        'os.environ["HF_HUB_DOWNLOAD_TIMEOUT"] = "30"',
     ),
     RemedySpec(
         id="xet-off",
         summary="downloads by plain HTTP instead of Xet",
         **variables(HF_HUB_DISABLE_XET="1"),
         may_break="nothing; large downloads may be slower",
-        script_line='os.environ["HF_HUB_DISABLE_XET"] = "1"  # before the import',
     ),
     RemedySpec(
         id="clear-stale-lock",
         summary="removes a lock file that a dead process of this run has left",
-        precondition="FileBaton of torch (extensions) and SoftFileLock; only the very file that a "
-        "process of this run has made, and only once that process is gone",
+        precondition="FileBaton of torch, SoftFileLock; only a file of a dead process of this run",
         may_break="nothing; what the dead process was writing may be incomplete",
         script_line="remove the lock file that the report names",
     ),

@@ -71,9 +71,13 @@ Remedies = Mapping[str, RemedySpec]
 """Those that can be applied here, by their ids."""
 
 
-def variables(**env: str) -> dict[str, Any]:
+def variables(script_line: str | None = None, /, **env: str) -> dict[str, Any]:
     """The fields of a remedy that only sets variables; the client says whether they arrived."""
-    return {"env": env, "parameters": {"env": env}}
+    lines = (
+        f'os.environ["{name}"] = "{value}"  # before the import' for name, value in env.items()
+    )
+    line = "\n".join(lines) if script_line is None else script_line
+    return {"env": env, "parameters": {"env": env}, "script_line": line}
 
 
 def tried(state: State) -> tuple[RemedyUse, ...]:
