@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,12 @@ import pytest
 from tests.support import is_alive, wait_until
 from watchdog_train.client import layout
 from watchdog_train.core.model import CheckpointRef, Plan, Why
+from watchdog_train.core.policy import Policy
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor import terminal as terminal_module
 from watchdog_train.supervisor.children import ChildTable
 from watchdog_train.supervisor.environment import (
     INJECT_DIRECTORY,
-    LaunchContext,
     environment_again,
     keep_environment,
     training_environment,
@@ -65,6 +66,20 @@ def plan_of(*argv: str, **changes: Any) -> Plan:
     return Plan(**fields)
 
 
+def context_of(**changes: Any) -> Any:
+    """As much of a supervisor as a launch needs."""
+    fields = {
+        "directory": RunDirectory(Path("/runs/run-1")),
+        "policy": Policy(),
+        "scope": "host/boot",
+        "cwd": "/",
+        "slot_dir": Path("/dev/shm/wtrain-0-run-1"),
+        "ignore_hup": False,
+        "foreground": False,
+    }
+    return SimpleNamespace(**fields | changes)
+
+
 Launch = Callable[..., LaunchedKeeper]
 
 
@@ -88,19 +103,17 @@ def launch(tmp_path: Path, attempt: Path, table: ChildTable) -> Iterator[Launch]
     def start(
         *argv: str, terminal: Terminal = NO_TERMINAL, rank_streams: int = 0, **changes: Any
     ) -> LaunchedKeeper:
-        context = LaunchContext(
-            run_id="run-1",
-            token="t0",
-            scope="here",
-            run_dir=tmp_path,
-            cwd=tmp_path,
+        context = context_of(
+            directory=RunDirectory(tmp_path),
+            cwd=str(tmp_path),
             slot_dir=None,
-            log_cap_bytes=1024 * 1024,
-            ignore_hup=False,
-            rank_streams=rank_streams,
             environment=dict(os.environ),
+            terminal=terminal,
+            children=table,
         )
-        launched = start_keeper(context, plan_of(*argv, **changes), attempt, terminal, table)
+        plan = plan_of(*argv, **changes)
+        env = training_environment(context, plan, "t0")
+        launched = start_keeper(context, plan, env, rank_streams=rank_streams)
         made.append(launched)
         return launched
 
@@ -362,18 +375,7 @@ def test_shells_own_files_reach_the_training(launch: Launch, attempt: Path) -> N
 
 
 def environment_of(plan: Plan, base: dict[str, str]) -> dict[str, str]:
-    run = LaunchContext(
-        run_id="run-1",
-        token="t0",
-        scope="host/boot",
-        run_dir=Path("/runs/run-1"),
-        cwd=Path("/"),
-        slot_dir=Path("/dev/shm/wtrain-0-run-1"),
-        log_cap_bytes=1024,
-        ignore_hup=False,
-        environment=base,
-    )
-    return training_environment(run, plan)
+    return training_environment(context_of(environment=base), plan, "t0")
 
 
 @pytest.mark.parametrize(
@@ -446,7 +448,7 @@ def test_environment_of_a_resumed_attempt(via: str) -> None:
         "nth": None,
         "recorded": False,
         "counters": {},
-        "hold": False,
+        "hold": True,
         "signature": None,
         "saved_at": None,
         "saved_as": "/out/checkpoint-8",

@@ -117,11 +117,11 @@ from watchdog_train.supervisor.hands import local
 
 real, calls = local.start_keeper, []
 
-def start_keeper(*args):
+def start_keeper(*args, **more):
     calls.append(args)
     if len(calls) in (2, 3):  # as the system answers when the limit was lowered a moment before
         raise OSError(errno.EMFILE, "Too many open files")
-    return real(*args)
+    return real(*args, **more)
 
 local.start_keeper = start_keeper
 runpy.run_path(".limits/wtrain")

@@ -13,13 +13,18 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from watchdog_train.client import layout
 from watchdog_train.core.model import Plan, Value
+from watchdog_train.core.recovery.outcome import stops_what_began_anew
 from watchdog_train.evidence.redact import is_secret_name, redact_text
 from watchdog_train.store.run_paths import RunDirectory
 from watchdog_train.supervisor.duplicates import JOB_VARIABLES
 from watchdog_train.whole_files import read_json, replace_json
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.context import Context
 
 INJECT_DIRECTORY = Path(layout.__file__).parent / "inject"
 PER_ATTEMPT_NAMES = tuple(
@@ -120,50 +125,33 @@ def _is_text(value: str) -> bool:
     return True
 
 
-class LaunchContext(Value):
-    """What every attempt of a run is launched with."""
+def training_environment(
+    context: Context, plan: Plan, token: str, *, unkept: bool = False
+) -> dict[str, str]:
+    """The user's environment, the plan's changes to it, and what the client reads.
 
-    run_id: str
-    token: str
-    scope: str
-    run_dir: Path
-    cwd: Path
-    slot_dir: Path | None
-    log_cap_bytes: int
-    ignore_hup: bool
-    """nohup was meant."""
-    rank_streams: int = 0
-    """For so many ranks there are streams of their own, for a launcher that can use them."""
-    is_shown: bool = False
-    """Somebody is to get the output, all of it where that is no terminal."""
-    environment: dict[str, str]
-    """The user's, as it was when the run was started."""
-    hold_saves: bool = False
-    unkept: bool = False
-    """Of a training that began again instead of resuming: it will be stopped."""
-    heartbeat_every: int = 0
-
-
-def training_environment(run: LaunchContext, plan: Plan) -> dict[str, str]:
-    """The user's environment, the plan's changes to it, and what the client reads."""
+    `unkept`: of a training that began again instead of resuming: it will be stopped.
+    """
+    run = context.directory
+    heartbeat_every = context.policy.output.heartbeat_every
     not_its_own = {*PER_ATTEMPT_NAMES, "WTRAIN_JOB_KEY"}
-    env = {name: value for name, value in run.environment.items() if name not in not_its_own}
+    env = {name: value for name, value in context.environment.items() if name not in not_its_own}
     env.update(plan.env)
     # Never a trailing separator: it would put the working directory on sys.path.
     env["PYTHONPATH"] = os.pathsep.join(
         entry for entry in (str(INJECT_DIRECTORY), env.get("PYTHONPATH")) if entry
     )
     env[layout.ENV_RUN_ID] = run.run_id
-    env[layout.ENV_TOKEN] = run.token
-    env[layout.ENV_SCOPE] = run.scope
-    env[layout.ENV_RUN_DIR] = str(run.run_dir)
+    env[layout.ENV_TOKEN] = token
+    env[layout.ENV_SCOPE] = context.scope
+    env[layout.ENV_RUN_DIR] = str(run.path)
     env[layout.ENV_ATTEMPT] = str(plan.attempt)
-    env[layout.ENV_ATTEMPT_DIR] = str(run.run_dir / "attempts" / f"{plan.attempt:04d}")
+    env[layout.ENV_ATTEMPT_DIR] = str(run.attempt(plan.attempt))
     env[layout.ENV_SETTINGS] = json.dumps(plan.in_process)
-    if run.heartbeat_every:
-        env[layout.ENV_HEARTBEAT] = f"{run.heartbeat_every} {time.monotonic():.3f}"
-    if run.slot_dir is not None:
-        env[layout.ENV_SLOT_DIR] = str(run.slot_dir)
+    if heartbeat_every:
+        env[layout.ENV_HEARTBEAT] = f"{heartbeat_every} {time.monotonic():.3f}"
+    if context.slot_dir is not None:
+        env[layout.ENV_SLOT_DIR] = str(context.slot_dir)
     if (found := plan.checkpoint) is not None:
         env[layout.ENV_RESUME_FROM] = found.path
         env[layout.ENV_RESUME_HOOK] = json.dumps(
@@ -181,8 +169,8 @@ def training_environment(run: LaunchContext, plan: Plan) -> dict[str, str]:
                 "saved_at": found.saved_at,
                 "recorded": found.how_checked == "recorded",
                 "counters": found.counters,
-                "hold": run.hold_saves,
-                "unkept": run.unkept,
+                "hold": stops_what_began_anew(context.policy),
+                "unkept": unkept,
             }
         )
     _record_collectives(env)

@@ -36,7 +36,7 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.status_files import Effect, ReportPage, files_wanted
 
 MOST_WAITING = 20
-"""Messages, and events for commands; of more the oldest is left out, which is said."""
+"""Messages, and events for commands. The oldest of more is left out, and the log says so."""
 RETRY_FIRST_S, RETRY_MOST_S = 60.0, 900.0
 """After each failure in a row twice as long: a network that is away at night comes back."""
 CHILD_S = 15.0
@@ -44,12 +44,12 @@ LAST_S = 16.0
 """At the end of a run, for a message on its way and for the last one: the exit code waits."""
 END_LOOK_S = 0.02
 OURS = ("WTRAIN_NOTIFY", "WTRAIN_ON", "WTRAIN_JOB_KEY")
-"""Variables with secrets of ours that no command needs."""
+"""Variables with secrets of wtrain; no command needs them."""
 Item = TypeVar("Item")
 
 
 class Queue(msgspec.Struct, Generic[Item]):
-    """What waits for one helper process, oldest first. Times come from the caller.
+    """Items for one helper process, oldest first. Times come from the caller.
 
     Nothing is lost while the run lives, but the oldest of more than MOST_WAITING, which are
     counted. What failed may have arrived all the same, and then arrives twice.
@@ -70,7 +70,7 @@ class Queue(msgspec.Struct, Generic[Item]):
     """An item that hurries has come since the last delivery began."""
 
     def keep(self, item: Item, *, hurries: bool = False) -> list[Item]:
-        """One more item; those that are left out for it."""
+        """Add an item; returns the items that are left out for it."""
         self.waiting.append(item)
         if hurries:
             self.hurried, self.not_before_s = True, float("-inf")
@@ -93,7 +93,7 @@ class Queue(msgspec.Struct, Generic[Item]):
         self.on_the_way, self.failures = (), 0
 
     def failed(self, now_s: float) -> None:
-        """It is delivered again with what comes meanwhile, later each time."""
+        """Deliver it again, with later items; the pause grows with each failure."""
         self.waiting[:0] = self.on_the_way
         self.on_the_way = ()
         self._cap()
@@ -234,7 +234,7 @@ class Asked(msgspec.Struct, frozen=True):
         return e.CommandsStarting(for_event=self.event, for_attempt=self.attempt, numbers=numbers)
 
     def ran(self, results: tuple[CommandResult, ...] | Why) -> e.CommandsRan:
-        """With their results, or why there are none."""
+        """With their results, or the reason why they did not run."""
         found = failed(self.order, results) if isinstance(results, Why) else results
         return e.CommandsRan(for_event=self.event, for_attempt=self.attempt, results=found)
 

@@ -113,7 +113,7 @@ class TextFile(Effect):
 
 
 def replace(path: Path, content: bytes) -> None:
-    """As a whole, for node_exporter, which is another user; it reads only names in .prom."""
+    """Atomically, and readable for node_exporter, another user, which reads only `*.prom`."""
     refuse_foreign_links(path)
     replace_whole(path, content, mode=0o644)
 
@@ -161,7 +161,7 @@ def overwrite(path: Path, content: bytes) -> None:
         about = os.fstat(descriptor)
         if path != KUBELETS and (why := distrusted_owner(about)) is not None:
             raise ForeignError(why, path)
-        if about.st_nlink > 1:  # another user may have given a file of ours this name
+        if about.st_nlink > 1:  # another user may have linked this name to a file of this user
             raise OSError(errno.EMLINK, "it has more than one name")
         os.ftruncate(descriptor, 0)
         os.write(descriptor, content)
@@ -173,7 +173,7 @@ class TerminationLog(TextFile):
     """The verdict of one run as the termination message of a container.
 
     Kubernetes shows it in `kubectl describe pod`, also when the logs are gone. It is written at
-    every stall and crash, too: whoever kills the container may not wait for the end of the run.
+    every stall and crash, too: the container may be killed before the run ends.
     """
 
     def __init__(self, path: Path) -> None:
@@ -209,11 +209,11 @@ def files_wanted(
 
 
 END_WITHIN_S = 15.0
-"""At the end of a run somebody waits; the plain page is there already."""
+"""For the whole page at the end of a run: a person waits, and the plain page exists already."""
 LONG_RUN_S = 60.0
-"""A shorter run that ends well has the page of its log alone, in no time."""
+"""A shorter run that succeeds gets only the page of its log, which takes milliseconds."""
 WAITED_S = 60.0
-"""A wait that has lasted so long, and is given as much again, is worth a page."""
+"""Minimum age of a wait that is worth a page, and minimum time left until its limit."""
 WAITS_EVERY_S = 600.0
 """A training may wait in each epoch; a page costs about a second of a CPU."""
 _TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecovered)

@@ -13,17 +13,18 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import watchdog_train.keeper
 from watchdog_train.core.model import ExitStatus, Plan, ProcessId
 from watchdog_train.supervisor.children import Child, ChildTable
-from watchdog_train.supervisor.environment import LaunchContext, training_environment
 from watchdog_train.supervisor.hands.streams import Ends, TakenEnds
-from watchdog_train.supervisor.terminal import Terminal
 from watchdog_train.system import proc
 from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.whole_files import read_json, replace_whole
+
+if TYPE_CHECKING:
+    from watchdog_train.supervisor.context import Context
 
 KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 KEEPER_CHILD = "keeper"
@@ -72,23 +73,29 @@ class LaunchedKeeper:
 
 
 def start_keeper(
-    run: LaunchContext, plan: Plan, attempt_dir: Path, terminal: Terminal, children: ChildTable
+    context: Context, plan: Plan, env: Mapping[str, str], *, rank_streams: int = 0
 ) -> LaunchedKeeper:
     """Start a keeper that starts the plan's command; what became of it is in its records.
+
+    `rank_streams`: for so many ranks there are streams of their own, for a launcher that can use
+    them.
 
     Raises:
         OSError: the attempt's folder cannot be written, or no process can be started.
     """
-    ends = Ends(terminal, run.rank_streams, is_shown=run.is_shown)
+    attempt_dir = context.directory.attempt(plan.attempt)
+    terminal, children = context.terminal, context.children
+    log_cap_bytes = context.policy.output.log_cap_bytes
+    ends = Ends(terminal, rank_streams, is_shown=context.foreground)
     inherited_fds = _inherited_fds()
     orders = {
         "argv": list(plan.argv),
-        "cwd": str(run.cwd),
+        "cwd": context.cwd,
         "env": None,
-        **ends.orders(run.log_cap_bytes),
+        **ends.orders(log_cap_bytes),
         "inherited_fds": inherited_fds,
-        "cap_bytes": run.log_cap_bytes,
-        "ignore_hup": run.ignore_hup,
+        "cap_bytes": log_cap_bytes,
+        "ignore_hup": context.ignore_hup,
         "linger_s": LINGER_S,
         # Elsewhere psutil counts start times differently: the system is asked by whoever reads.
         "tell_start": sys.platform == "linux",
@@ -99,7 +106,7 @@ def start_keeper(
             attempt_dir / "launch.json",
             orders,
             children,
-            env=training_environment(run, plan),
+            env=env,
             stdin=0 if terminal.give_stdin else subprocess.DEVNULL,
             pass_fds=(*ends.for_keeper(), *inherited_fds),
         )

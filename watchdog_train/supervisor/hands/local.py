@@ -24,13 +24,12 @@ from watchdog_train.core.events import SentSignal, TreeGone
 from watchdog_train.core.fold.state import State, Tree
 from watchdog_train.core.model import MemberSample, Plan, ProcessId, Role, together
 from watchdog_train.core.recovery.keeping import unkept
-from watchdog_train.core.recovery.outcome import stops_what_began_anew
 from watchdog_train.core.starting.launchers import rank_streams
 from watchdog_train.keeper import EXIT_AT_GATE
 from watchdog_train.report.why_text import with_text
 from watchdog_train.store.slots import LastWords, sweep_slots
 from watchdog_train.supervisor.context import Context
-from watchdog_train.supervisor.environment import LaunchContext
+from watchdog_train.supervisor.environment import training_environment
 from watchdog_train.supervisor.evidence_requests import EvidenceRequests
 from watchdog_train.supervisor.hands.exits import Ending, KeeperRecord, read_keeper
 from watchdog_train.supervisor.hands.launch import KEEPER, drain_without_keeper, start_keeper
@@ -186,22 +185,7 @@ class LocalHands(Sampler):
             # Requests to the attempt before must not make this one save and stop at its first step.
             task = state.task or context.unled
             context.control.begin_attempt(task.tasks if task is not None else 1)
-        run = LaunchContext(
-            run_id=context.directory.run_id,
-            token=token,
-            scope=context.scope,
-            run_dir=context.directory.path,
-            cwd=Path(context.cwd),
-            slot_dir=context.slot_dir,
-            log_cap_bytes=context.policy.output.log_cap_bytes,
-            ignore_hup=context.ignore_hup,
-            rank_streams=rank_streams(state.launcher),
-            is_shown=context.foreground,
-            environment=context.environment,
-            hold_saves=stops_what_began_anew(context.policy),
-            unkept=unkept(state, plan),
-            heartbeat_every=context.policy.output.heartbeat_every,
-        )
+        env = training_environment(context, plan, token, unkept=unkept(state, plan))
         make_folder(attempt_dir)
         # Of a keeper that was killed while it started.
         (attempt_dir / "keeper.json").unlink(missing_ok=True)
@@ -209,7 +193,8 @@ class LocalHands(Sampler):
             context.directory.plan(plan.attempt),
             msgspec.json.format(msgspec.json.encode(with_text(plan))),
         )
-        launched = start_keeper(run, plan, attempt_dir, context.terminal, context.children)
+        streams = rank_streams(state.launcher)
+        launched = start_keeper(context, plan, env, rank_streams=streams)
         context.launched(launched)
         if context.foreground:
             context.display.follow(launched.streams, gates=launched.ends.take_gates())
