@@ -9,6 +9,8 @@ from watchdog_train.core.policy import Detection
 
 LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval", "unknown", "startup", "first_step")
 """The last three are for a loop whose steps nobody counts: bars, batches, output."""
+EARLY_STEPS = 3
+"""Before so many little is known of a job: what it compiles, loads and starts."""
 LEARN_QUICKLY = 8
 """Gaps that the first polls may count more than once; see track._learn."""
 RING = 128

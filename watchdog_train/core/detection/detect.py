@@ -14,10 +14,9 @@ from watchdog_train.core.detection.activity import (
     is_stuck,
     required_windows,
 )
-from watchdog_train.core.detection.budgets import Budget, budget_for
+from watchdog_train.core.detection.budgets import EARLY_STEPS, Budget, budget_for
 from watchdog_train.core.detection.device_wait import device_wait
 from watchdog_train.core.detection.track import (
-    EARLY_STEPS,
     SAID_AFTER_S,
     RankTrack,
     Track,

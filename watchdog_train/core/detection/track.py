@@ -8,16 +8,17 @@ from __future__ import annotations
 import msgspec
 
 from watchdog_train.core.detection import activity as activities
-from watchdog_train.core.detection import device_history as devices
+from watchdog_train.core.detection import device_wait as devices
 from watchdog_train.core.detection.activity import Activity, OutputWindows
 from watchdog_train.core.detection.budgets import (
+    EARLY_STEPS,
     LEARN_QUICKLY,
     LEARNING_PHASES,
     RING,
     busy_s,
     robust_quantile,
 )
-from watchdog_train.core.detection.device_history import DeviceHistory
+from watchdog_train.core.detection.device_wait import DeviceHistory
 from watchdog_train.core.model import MemberSample, Phase, ProcessId, Sample, SlotReading, Value
 from watchdog_train.core.policy import Detection
 
@@ -30,8 +31,6 @@ BACKWARDS = 3
 """Position of backward passes; more than these without a step are steps by hand."""
 BACKWARDS_WITHOUT_STEP = 8
 LOG_GAPS = 16
-EARLY_STEPS = 3
-"""Before so many little is known of a job: what it compiles, loads and starts."""
 STOPPED_S = 10.0
 """A shorter stop is too short to need a fresh start: what slows a job by stopping it again and
 again (cpulimit) must not hide a hang."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -11,7 +12,7 @@ from watchdog_train.core.fold import evolve_ending as ending
 from watchdog_train.core.fold import evolve_records as records
 from watchdog_train.core.fold import evolve_stall
 from watchdog_train.core.fold.state import AttemptRecord, Crew, Machine, Postponed, State, Tree
-from watchdog_train.core.model import Member, ProcessId, RunProgress
+from watchdog_train.core.model import Member, ProcessId
 
 _replace = msgspec.structs.replace
 
@@ -244,6 +245,27 @@ def _remedy_taken(state: State, event: e.RemedyTaken) -> State:
     return records.attempt(state, reported=reported, taken=taken)
 
 
+_OF_A_SILENCE = ("members", "ranks", "suspicion", "look", "muted", "outlived", "noticed")
+_OF_AN_ATTEMPT = (
+    *_OF_A_SILENCE, "places", "hooks", "rank_ends", "progress", "straggler", "backoff_until",
+    "gpu_held", "scan_failures", "torn", "can_be_asked_to_save", "next_plan",
+)  # fmt: skip
+_OF_AN_END = (
+    "outcome", "exit_code", "warning", "why", "stop", "stop_asked", "given_up", "given_up_code",
+    "given_up_outcome", "offers", "guilty", "next_plan", "crew",
+)  # fmt: skip
+_OF_A_CLOCK = (
+    "backoff_until", "gpu_held", "scan_failures", "postponed", "kept_mono", "keep_failed",
+)  # fmt: skip
+"""Waited for a moment, or until some time after one."""
+
+
+def _defaults(names: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of the state as they are at first."""
+    first = State()
+    return {name: getattr(first, name) for name in names}
+
+
 POSTPONED_S = 1.0
 """Until a launch that could not be made is tried again."""
 
@@ -261,27 +283,10 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
         state,
         state="starting",
         attempts=(*state.attempts, record),
-        next_plan=None,
         restarts=state.restarts + again,
         restarts_since_progress=state.restarts_since_progress + again,
-        members=(),
-        ranks=(),
-        places=(),
-        hooks=(),
-        rank_ends=(),
-        progress=RunProgress(),
-        suspicion=None,
-        look=None,
-        muted=False,
-        outlived=None,
-        noticed=(),
-        straggler=None,
         warned=tuple(one for one in state.warned if one.kind in ("disk", "memory")),
-        backoff_until=None,
-        gpu_held=None,
-        scan_failures=0,
-        torn=(),
-        can_be_asked_to_save=False,
+        **_defaults(_OF_AN_ATTEMPT),
     )
 
 
@@ -325,18 +330,8 @@ def adopted(state: State, event: e.Adopted) -> State:
 
 
 def _with_new_clock(state: State, mono: float) -> State:
-    """What waited for a moment, or until some time after one, waits no more."""
-    return _replace(
-        state,
-        backoff_until=None,
-        gpu_held=None,
-        scan_failures=0,
-        postponed=None,
-        kept_mono=0.0,
-        keep_failed=False,
-        suspicion_mono=mono,
-        progress_mono=mono,
-    )
+    """What waited for a moment waits no more."""
+    return _replace(state, suspicion_mono=mono, progress_mono=mono, **_defaults(_OF_A_CLOCK))
 
 
 def reopened(state: State, event: e.Reopened) -> State:
@@ -355,26 +350,7 @@ def reopened(state: State, event: e.Reopened) -> State:
     return _replace(
         _with_new_clock(state, event.mono),
         state="idle",
-        outcome=None,
-        exit_code=None,
-        warning=None,
-        why=None,
-        stop=None,
-        stop_asked=None,
-        given_up=None,
-        given_up_code=None,
-        given_up_outcome=None,
-        offers=(),
-        guilty=(),
-        members=(),
-        ranks=(),
-        next_plan=None,
-        crew=None,
-        suspicion=None,
-        look=None,
-        muted=False,
-        outlived=None,
-        noticed=(),
+        **_defaults((*_OF_A_SILENCE, *_OF_AN_END)),
         reopened_after=len(state.attempts),
         restarts_since_progress=0 if event.fresh_budget else state.restarts_since_progress,
         supervisor=ProcessId(event.pid, event.start),
