@@ -238,47 +238,43 @@ def test_a_busy_moment_clears_the_suspicion() -> None:
     assert judge(poll, 84).kind == "suspect"
 
 
-def test_the_users_limit_also_ends_what_is_busy() -> None:
+STALL_AT_100, START_AT_100 = Detection(stall_timeout_s=100.0), Detection(startup_timeout_s=100.0)
+SAVING = (b.rank(10, 0, words=3, phase="checkpoint"), b.rank(11, 1, words=3))
+WRITING = silent(*SAVING, io_bytes=lambda at: int(at * 200_000))
+ANNOUNCED = silent(b.rank(words=3, expect_until_ns=300 * 10**9), cpu_s=busy)
+FINISHING = silent(b.rank(words=9, phase="finishing"), cpu_s=busy)
+
+
+@pytest.mark.parametrize(
+    ("poll", "limits", "seconds", "basis"),
+    [
+        (silent(cpu_s=busy), STALL_AT_100, 99, None),
+        (silent(cpu_s=busy), STALL_AT_100, 101, "user-limit"),
+        # A kill in the middle of a save costs more than the limit; ranks that wait are spared, too.
+        (WRITING, STALL_AT_100, 200, None),
+        (silent(*SAVING), STALL_AT_100, 200, "user-limit"),
+        (WRITING, STALL_AT_100, busy_s("checkpoint", STALL_AT_100) + 5, "user-limit"),
+        # --startup-timeout counts from the launch and ends with the first step.
+        (silent(b.rank(phase="load"), cpu_s=busy), START_AT_100, 101, "user-limit"),
+        (silent(cpu_s=busy), START_AT_100, 200, None),
+        # expect() stands in the script, nearer to what happens than an option.
+        (ANNOUNCED, STALL_AT_100, 200, None),
+        (ANNOUNCED, STALL_AT_100, 301, "user-limit"),
+        # A finished training that hangs is killed and never started again.
+        (FINISHING, STALL_AT_100, 101, "finishing"),
+    ],
+)
+def test_the_users_limit_also_ends_what_is_busy(
+    poll: Poll, limits: Detection, seconds: float, basis: str | None
+) -> None:
     """--stall-timeout is the user's word: a stall, whatever the tree does."""
-    detection = Detection(stall_timeout_s=100.0)
-    assert judge(silent(cpu_s=busy), 99, detection).kind == "alive"
-    found = judge(silent(cpu_s=busy), 101, detection)
-    assert (found.kind, found.basis) == ("stall", "user-limit")
-    assert "--stall-timeout" in why_text(found.why)
-
-
-def test_the_users_limit_spares_a_save_that_makes_progress() -> None:
-    """A kill in its middle costs more than the limit; ranks that wait for it are spared, too."""
-    detection = Detection(stall_timeout_s=100.0)
-    ranks = (b.rank(10, 0, words=3, phase="checkpoint"), b.rank(11, 1, words=3))
-    writing = silent(*ranks, io_bytes=lambda at: int(at * 200_000))
-    assert judge(writing, 200, detection).kind == "alive"
-    assert judge(silent(*ranks), 200, detection).basis == "user-limit"
-    limit_s = busy_s("checkpoint", detection)
-    assert judge(writing, limit_s + 5, detection).basis == "user-limit"
-
-
-def test_the_users_limit_before_the_first_step() -> None:
-    """--startup-timeout counts from the launch and ends with the first step."""
-    detection = Detection(startup_timeout_s=100.0)
-    loading = silent(b.rank(phase="load"), cpu_s=busy)
-    assert judge(loading, 101, detection).kind == "stall"
-    assert judge(silent(cpu_s=busy), 200, detection).kind == "alive"
-
-
-def test_the_users_limit_spares_an_announced_silence() -> None:
-    """expect() stands in the script, nearer to what happens than an option."""
-    detection = Detection(stall_timeout_s=100.0)
-    announced = silent(b.rank(words=3, expect_until_ns=300 * 10**9), cpu_s=busy)
-    assert judge(announced, 200, detection).kind == "alive"
-    assert judge(announced, 301, detection).kind == "stall"
-
-
-def test_the_users_limit_after_the_end_is_no_failure() -> None:
-    """A finished training that hangs is ended and never started again."""
-    detection = Detection(stall_timeout_s=100.0)
-    found = judge(silent(b.rank(words=9, phase="finishing"), cpu_s=busy), 101, detection)
-    assert (found.kind, found.basis) == ("stall", "finishing")
+    found = judge(poll, seconds, limits)
+    if basis is None:
+        assert found.kind == "alive"
+    else:
+        assert (found.kind, found.basis) == ("stall", basis)
+        option = "--startup-timeout" if limits is START_AT_100 else "--stall-timeout"
+        assert option in why_text(found.why)
 
 
 def test_stopped() -> None:

@@ -153,6 +153,14 @@ def test_a_rank_that_ends_before_the_others_is_said_once() -> None:
     assert "RankEnded" not in names(tell(killing, b.rank(words=2), ended=ended))
 
 
+def resuming(step: int | None, **changes: Any) -> list[e.AnyEvent]:
+    """An attempt that should continue at a checkpoint."""
+    checkpoint = CheckpointRef(path="/o", format="hf", step=step, how_checked="quick", **changes)
+    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
+    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
+    return [b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched]
+
+
 def signalling() -> e.Signalling:
     return e.Signalling(sequence="hang", stage="kill", targets=(), signal=9, why=said(""))
 
@@ -189,10 +197,7 @@ def test_a_resume_is_verified_by_the_first_step(
     loaded: int | None, saved_step: int | None, step: dict[str, int], ok: bool | None
 ) -> None:
     """Started again is not resumed, however late it is seen; a file that was loaded proves none."""
-    checkpoint = CheckpointRef(path="/o", format="hf", step=saved_step, how_checked="quick")
-    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
-    state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
+    state = b.fold(resuming(saved_step))
     told = tell(state, b.rank(**step), resumed_step=loaded)
     assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok][
         : ok is not None
@@ -203,11 +208,7 @@ def contradicted(
     *ranks: MemberSample, before: tuple[e.AnyEvent, ...] = (), **recovery: Any
 ) -> list[str]:
     """What is done, one decision after the other, about an attempt that should resume at 20."""
-    checkpoint = CheckpointRef(path="/o/c.pt", format="torch", step=20, how_checked="recorded")
-    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
-    history: list[e.AnyEvent] = [b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched]
-    history += before
+    history = [*resuming(20), *before]
     done: list[str] = []
     for _ in range(4):
         poll = b.observation(b.sample(10.0, *ranks))
@@ -244,10 +245,7 @@ def test_a_training_that_began_again_is_killed_before_it_saves() -> None:
 
 def test_a_rank_that_began_anew_is_no_resume() -> None:
     """One rank has loaded the checkpoint and another has not: they train something else."""
-    checkpoint = CheckpointRef(path="/o", format="lightning", step=20, how_checked="recorded")
-    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
-    state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
+    state = b.fold(resuming(20))
     resumed = b.rank(words=1, step=21, first_step=21)
     for first, ok in ((21, True), (1, False)):
         other = b.rank(b.ROOT + 1, 1, words=1, step=first, first_step=first)
@@ -259,12 +257,7 @@ def test_a_rank_that_began_anew_is_no_resume() -> None:
 
 def test_a_resume_is_not_judged_by_the_folds_before() -> None:
     """The checkpoint is the second fit's: the steps of the first say nothing about it."""
-    checkpoint = CheckpointRef(
-        path="/o", format="lightning", step=7, how_checked="recorded", ordinal=2
-    )
-    plan = msgspec.structs.replace(b.plan(), checkpoint=checkpoint)
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1010, keeper_pid=9, keeper_start=1009)
-    state = b.fold((b.RUN_STARTED, e.AttemptLaunching(token="t", plan=plan), launched))
+    state = b.fold(resuming(7, ordinal=2))
     assert not any(isinstance(event, e.ResumeVerified) for event in tell(state, b.rank(words=3)))
     second = b.rank(words=8, train_ordinal=2, first_step=8)
     told = tell(state, second, resumed_step=7)

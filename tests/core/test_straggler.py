@@ -28,6 +28,7 @@ from watchdog_train.evidence.request import EvidenceRequest, without_secrets
 from watchdog_train.report.notices import straggler_words
 from watchdog_train.supervisor.hands.sampling import BusyStrangers
 
+replace = msgspec.structs.replace
 Parts = tuple[float, float, float]
 """Of a step of one rank: until it has its batch, until its backward pass begins, that pass."""
 Work = Callable[[int, int], Parts]
@@ -166,31 +167,19 @@ def test_one_long_pause_makes_no_straggler() -> None:
     assert watch(Job(work, 400)) == [None]
 
 
+def each(change: Callable[[MemberSample], MemberSample]) -> Callable[[Sample], Sample]:
+    """A sample with each of its members changed."""
+    return lambda sample: replace(sample, members=tuple(map(change, sample.members)))
+
+
 @pytest.mark.parametrize(
     "seen",
     [
-        lambda sample: msgspec.structs.replace(
-            sample,
-            members=tuple(
-                msgspec.structs.replace(
-                    member, slot=msgspec.structs.replace(member.slot, phase="eval")
-                )
-                for member in sample.members
-            ),
-        ),
-        lambda sample: msgspec.structs.replace(
-            sample,
-            members=tuple(
-                msgspec.structs.replace(m, member=msgspec.structs.replace(m.member, rank=0))
-                for m in sample.members
-            ),
-        ),
-        lambda sample: msgspec.structs.replace(sample, members=sample.members[:1]),
-        lambda sample: msgspec.structs.replace(
-            sample,
-            members=tuple(msgspec.structs.replace(m, state="T") for m in sample.members),
-        ),
-        lambda sample: msgspec.structs.replace(sample, suspended_s=2.0 * sample.at),
+        each(lambda one: replace(one, slot=replace(one.slot, phase="eval"))),
+        each(lambda one: replace(one, member=replace(one.member, rank=0))),
+        lambda sample: replace(sample, members=sample.members[:1]),
+        each(lambda one: replace(one, state="T")),
+        lambda sample: replace(sample, suspended_s=2.0 * sample.at),
     ],
     ids=["evaluation", "two trainings", "one rank", "stopped", "asleep"],
 )
@@ -244,14 +233,14 @@ def test_what_is_different_is_named(
     def seen(sample: Sample) -> Sample:
         first, second = sample.members
         usual = GpuUse(util=98.0, clock=0.9) if "gpu" in rest else None
-        second = msgspec.structs.replace(
+        second = replace(
             second,
             cpu_s=cpu * sample.at,  # type: ignore[operator]
             io_bytes=int(io * sample.at),  # type: ignore[operator]
             **rest,
         )
-        first = msgspec.structs.replace(first, gpu=usual)
-        return msgspec.structs.replace(sample, members=(first, second), busy=busy)
+        first = replace(first, gpu=usual)
+        return replace(sample, members=(first, second), busy=busy)
 
     found = watch(SLOW, seen=seen)[-1]
     assert found is not None
@@ -272,11 +261,9 @@ def test_who_waits_longest_on_a_full_machine_is_no_straggler(
     def seen(sample: Sample) -> Sample:
         first, second = sample.members
         ready = asked and int(sample.at) % 3 == 0
-        first = msgspec.structs.replace(
-            first, state="R" if ready else "S", cpu_s=0.05 * asked * sample.at
-        )
-        second = msgspec.structs.replace(second, state="R", cpu_s=cpu * sample.at)
-        return msgspec.structs.replace(sample, members=(first, second))
+        first = replace(first, state="R" if ready else "S", cpu_s=0.05 * asked * sample.at)
+        second = replace(second, state="R", cpu_s=cpu * sample.at)
+        return replace(sample, members=(first, second))
 
     found = watch(SLOW, seen=seen)[-1]
     assert (found is not None) == named
@@ -309,7 +296,7 @@ def test_a_rank_that_ends_first_changes_nothing() -> None:
 
     def seen(sample: Sample) -> Sample:
         left = sample.members[: 3 if sample.at < 300 else 2]
-        return msgspec.structs.replace(sample, members=left)
+        return replace(sample, members=left)
 
     assert [each.rank if each else None for each in watch(job, seen=seen)] == [None, 1]
 
@@ -321,7 +308,7 @@ def test_differences_survive_the_event_log_and_a_bundle() -> None:
         rank=3, pid=9, place="batch", behind_s=0.2, step_s=0.5, lost=0.4, share=0.9, steps=60,
         differs=(differs,),
     )  # fmt: skip
-    event = msgspec.structs.replace(e.Straggling(straggler=lags), seq=1)
+    event = replace(e.Straggling(straggler=lags), seq=1)
     assert e.decode(e.encode(event)) == event
     said = BundleVerdict(id="0001", why="stall", at=0.0, straggler=lags)
     request = EvidenceRequest(mode="full", verdict=said, out_dir="", staging_dir="")

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core import builders as b
+from tests.core.test_detect import HEALTHY, SUSPECT
 from watchdog_train.core import events as e
 from watchdog_train.core import replay as replays
 from watchdog_train.core.model import Patience, RankEnd, Sample
@@ -271,45 +273,29 @@ def test_the_settings_decide() -> None:
     assert (judged(lines).first_stall_t, judged(lines, patient).first_stall_t) == (175, 220)
 
 
-def _slept() -> list[Sample]:
-    late = {"late_s": 3899.0}
-    return [
-        b.sample(4000.0 + n, b.rank(words=100 + n), cpu_s=100.0 + n, **(late if not n else {}))
+@pytest.mark.parametrize("name", [*HEALTHY, *SUSPECT])
+def test_a_trace_gives_the_verdicts_of_its_samples(name: str) -> None:
+    """At each look of a healthy or a silent training."""
+    poll, seconds, *_ = {**HEALTHY, **SUSPECT}[name]
+    writer = TraceWriter(origin=0.0, poll_s=0.5)
+    seen, traced = Replay(Policy(), b.unknown_look), Replay(Policy(), b.unknown_look)
+    for at in range(int(min(seconds, 1000)) + 1):
+        sample = poll(float(at))
+        line = decode_line(writer.line(sample, 1) or b"")
+        assert line is not None
+        expected, found = seen.judge(sample), traced.judge(sample_of(line))
+        assert found == msgspec.structs.replace(expected, why=found.why), at
+    assert [one.kind for one in traced.findings] == [one.kind for one in seen.findings]
+
+
+def test_a_laptop_that_slept_is_no_stall() -> None:
+    """Nobody looked meanwhile; what the look after it was late is in its line."""
+    late = [3899.0, *[0.0] * 59]
+    awake = [
+        b.sample(4000.0 + n, b.rank(words=100), cpu_s=100.0, births=5, late_s=late[n])
         for n in range(60)
     ]
-
-
-HEALTHY: dict[str, list[Sample]] = {
-    "steps": stopping_at(600, 600),
-    "an evaluation at work": stopping_at(
-        100, 2500, phase=lambda t: "eval" if t > 100 else "train", cpu_s=lambda t: t
-    ),
-    "a laptop that slept": [*stopping_at(100, 100), *_slept()],
-    "a save in D state": stopping_at(
-        100, 700,
-        phase=lambda t: "checkpoint" if t > 100 else "train",
-        state=lambda t: "D" if t > 100 else "S",
-    ),
-    "a download that trickles": [
-        b.sample(float(n), b.rank(phase="download"), tcp_bytes=10_000 * n) for n in range(1200)
-    ],
-    "everybody gone": stopping_at(
-        100, 200, members=lambda t: () if t > 100 else (b.rank(words=int(t)),)
-    ),
-    "a silence that the script has announced": stopping_at(
-        100, 400,
-        members=lambda t: (b.rank(words=int(min(t, 100)), expect_until_ns=int(500e9)),),
-    ),
-    "starved of CPU": stopping_at(
-        60, 400, cpu_s=lambda t: 0.01 * t, cpu_wait_s=lambda t: 0.6 * max(0.0, t - 64)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_traces_are_left_alone(name: str) -> None:
-    """No stall where there was none."""
-    assert replayed(HEALTHY[name]).first_stall_t is None
+    assert replayed([*stopping_at(100, 100), *awake]).first_stall_t is None
 
 
 def test_a_rank_that_failed_is_named() -> None:
@@ -327,12 +313,6 @@ def test_a_rank_that_failed_is_named() -> None:
     stall = replayed(stopping_at(100, 400, members=ranks, **ended)).findings[-1]
     assert (stall.kind, stall.basis) == ("stall", "rank-gone")
     assert "rank 1" in why_text(stall.why)
-
-
-def test_stopped_has_its_own_word() -> None:
-    """A debugger or SIGSTOP is no stall."""
-    found = replayed(stopping_at(50, 200, state=lambda t: "T" if t > 60 else "S"))
-    assert {finding.kind for finding in found.findings} == {"stopped", "suspect"}
 
 
 def test_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,31 +76,27 @@ def test_without_cpu_time_states_decide(state: str | None) -> None:
     assert track(*polls).quiet_windows == 0
 
 
-def test_many_idle_processes_are_quiet_together() -> None:
-    """Each of 64 ranks wakes up now and then; the sum is more than two per cent of a core."""
-    ranks = [b.rank(100 + number, number, words=5) for number in range(64)]
-    polls = [b.sample(float(at), *ranks, cpu_s=0.05 * at) for at in range(9)]
-    assert track(*polls).quiet_windows == 4
+IDLE_RANKS = tuple(b.rank(100 + number, number, words=5) for number in range(64))
+SIGNALS: dict[str, tuple[list[Sample], int]] = {
+    # each of 64 ranks wakes up now and then; the sum is more than two per cent of a core
+    "many idle processes": ([b.sample(float(t), *IDLE_RANKS, cpu_s=0.05 * t) for t in range(9)], 4),
+    "a worker has ended": ([b.sample(float(t), b.rank(), cpu_s=100.0 - t) for t in range(9)], 0),
+    "unknown CPU time in one look": (
+        [b.sample(float(t), b.rank(), cpu_s=None if t == 4 else 0.0) for t in range(9)],
+        1,
+    ),
+    "state D in one of two polls": (
+        [b.sample(t / 2, b.rank(state="D" if t == 13 else "S")) for t in range(17)],
+        0,
+    ),
+}
 
 
-def test_a_total_that_shrinks_is_no_silence() -> None:
-    """A sum over the living falls when a worker ends."""
-    polls = [b.sample(float(at), b.rank(words=5), cpu_s=100.0 - at) for at in range(9)]
-    assert track(*polls).quiet_windows == 0
-
-
-def test_unknown_cpu_in_one_look_breaks_the_quiet() -> None:
-    """A signal that is lost for one look does not pass as silence either way."""
-    polls = [
-        b.sample(float(at), b.rank(words=5), cpu_s=None if at == 4 else 0.0) for at in range(9)
-    ]
-    assert track(*polls).quiet_windows == 1
-
-
-def test_a_short_d_state_inside_a_window_is_life() -> None:
-    """A save is seen in D state in one of two polls."""
-    polls = [b.sample(at / 2, b.rank(words=5, state="D" if at == 13 else "S")) for at in range(17)]
-    assert track(*polls).quiet_windows == 0
+@pytest.mark.parametrize("name", SIGNALS)
+def test_what_is_no_silence_by_one_signal(name: str) -> None:
+    """Nor is a signal silence that was lost for one look."""
+    polls, windows = SIGNALS[name]
+    assert track(*polls).quiet_windows == windows
 
 
 def test_progress_restarts_the_windows() -> None:
