@@ -143,11 +143,6 @@ def plan(attempt: int = 1) -> Plan:
         attempt=attempt,
         why=said("test"),
         argv=ARGV,
-        env={},
-        in_process=(),
-        checkpoint=None,
-        resume_via="none",
-        remedies=(),
     )
 
 
@@ -181,7 +176,6 @@ def result(stall_id: str = "0001", **changes: Any) -> EvidenceResult:
     brought = EvidenceResult(
         stall_id=stall_id,
         dir=f"/r/stalls/{stall_id}",
-        processes=(),
         explanation=explained(),
         patience=Patience(limit_s=75.0),
         fingerprint="f",

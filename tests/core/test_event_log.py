@@ -447,9 +447,6 @@ def test_texts_of_the_training_cannot_break_the_log(opened: EventLog, path: Path
         argv=tuple("y" * 1000 for _ in range(5000)),
         env={"KEY" * 100: "\udcff" * 1000},
         in_process=({"id": "a"},),
-        checkpoint=None,
-        resume_via="none",
-        remedies=(),
     )
     returned = [
         opened.append(e.PlanMade(plan=plan), 1),

@@ -68,14 +68,11 @@ def history(*rows: str | tuple[str, Explanation | None], started_at: float = 100
             attempt=number,
             why=said(""),
             argv=ARGV,
-            env={},
-            in_process=(),
             checkpoint=None
             if saved is None
             else CheckpointRef(
                 path=f"/out/checkpoint-{saved}", format="hf", step=saved, how_checked="quick"
             ),
-            resume_via="none",
             remedies=uses,
         )
         hung = ending == "hang"

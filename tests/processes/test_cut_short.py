@@ -133,10 +133,7 @@ def test_an_older_look_is_no_answer_to_a_newer_one(tmp_path, monkeypatch):
     older = EvidenceResult(
         stall_id="0001",
         dir=str(folder),
-        processes=(),
-        explanation=None,
         patience=Patience(row="proven"),
-        fingerprint=None,
         seconds=1.0,
     )
     replace_json(folder / RESULT_FILE, older)

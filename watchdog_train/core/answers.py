@@ -83,9 +83,6 @@ def _late(stall: StallRecord, host: str, limit_s: float) -> e.AnyEvent:
     result = EvidenceResult(
         stall_id=stall.id,
         dir=folder_of(stall.dir or "", host),
-        processes=(),
-        explanation=None,
-        fingerprint=None,
         seconds=limit_s,
         problem=f"not here within {limit_s:g} s",
     )

@@ -143,16 +143,8 @@ class Replay:
 
 def unseen(patience: Patience) -> EvidenceResult:
     """What a sample without stacks has found."""
-    return EvidenceResult(
-        stall_id="",
-        dir="",
-        processes=(),
-        explanation=None,
-        patience=patience,
-        fingerprint=None,
-        seconds=0.0,
-        problem="a trace holds no stacks",
-    )
+    problem = "a trace holds no stacks"
+    return EvidenceResult(stall_id="", dir="", patience=patience, problem=problem)
 
 
 def launched(number: int, at: float) -> AttemptRecord:
@@ -161,11 +153,6 @@ def launched(number: int, at: float) -> AttemptRecord:
         attempt=number,
         why=Why("first-attempt"),
         argv=(),
-        env={},
-        in_process=(),
-        checkpoint=None,
-        resume_via="none",
-        remedies=(),
     )
     return AttemptRecord(
         attempt=number, plan=plan, token="", launching_mono=at, trees=(Tree(launched=True),)

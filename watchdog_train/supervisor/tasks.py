@@ -188,9 +188,6 @@ def _no_evidence(request: EvidenceRequest, problem: str, seconds: float) -> Evid
     return EvidenceResult(
         stall_id=request.verdict.id,
         dir=request.out_dir,
-        processes=(),
-        explanation=None,
-        fingerprint=None,
         seconds=seconds,
         problem=problem,
     )

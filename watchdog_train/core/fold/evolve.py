@@ -84,33 +84,6 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
             return _replace(state, hooks=(*state.hooks, event))
         case e.RankEnded():
             return _replace(state, rank_ends=(*state.rank_ends, event.end))
-        case e.Suspected():
-            return _replace(
-                state,
-                suspicion=event.basis,
-                suspicion_mono=event.mono,
-                silent_since=event.mono - event.age_s,
-                look=None,
-            )
-        case e.Looked():
-            native_mono = event.mono if event.device is not None else state.native_mono
-            return _replace(state, look=event, native_mono=native_mono)
-        case e.SuspicionEnded():
-            return evolve_stall.went_on(state, event)
-        case e.StallRecovered():
-            state = records.stall(state, event.stall_id, recovered=True, collecting=False)
-            back = "running" if state.state == "collecting" else state.state
-            return _replace(
-                records.attempt(state, stall_id=None),
-                state=back,
-                muted=False,
-                suspicion=None,
-                look=None,
-            )
-        case e.WouldHaveKilled():
-            state = records.stall(state, event.stall_id, reported_only=True)
-            back = "running" if state.state == "collecting" else state.state
-            return _replace(records.attempt(state, stall_id=None), state=back, muted=True)
         case e.SurvivedKill():
             return records.trees(state, event.host, survivors=event.pids)
         case e.AttemptExited():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from watchdog_train.core import events as e
@@ -23,7 +25,6 @@ def _stop_requested(state: State, event: e.StopRequested) -> State:
 
 def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
     """Requests, their answers, signals, copies, commands, warnings."""
-    asked = state.stop_asked
     match event:
         case e.StopRequested():
             return _stop_requested(state, event)
@@ -46,21 +47,15 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
             state = records.trees(state, kill=kill)
             return _replace(state, state="stopping", stop_asked=asked)
         case e.RequestAnswered(request="stop"):
-            if asked is not None:
-                asked = _replace(asked, answered_mono=event.mono)
-            return _replace(state, stop_asked=asked)
+            return _stop_asked(state, answered_mono=event.mono)
         case e.RequestAnswered():
             return _replace(state, save_answered=event.sequence)
         case e.RequestRefused(request="stop"):
-            if asked is not None:
-                asked = _replace(asked, refused=True)
-            return _replace(state, stop_asked=asked)
+            return _stop_asked(state, refused=True)
         case e.RequestRefused():
             return _replace(state, save_refused=event.sequence)
         case e.SaveProven(request="stop"):
-            if asked is not None:
-                asked = _replace(asked, saved=event.path)
-            return _replace(state, stop_asked=asked)
+            return _stop_asked(state, saved=event.path)
         case e.SaveProven():
             return _replace(state, save_proven=event.sequence)
         case e.Signalling():
@@ -89,6 +84,11 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
             return _tree_gone(state, event)
         case _:
             return state
+
+
+def _stop_asked(state: State, **changes: Any) -> State:
+    asked = state.stop_asked
+    return state if asked is None else _replace(state, stop_asked=_replace(asked, **changes))
 
 
 def _signalling(state: State, event: e.Signalling) -> State:

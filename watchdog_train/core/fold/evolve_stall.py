@@ -36,7 +36,7 @@ def _declared(state: State, event: e.StallDeclared) -> State:
     )
 
 
-def went_on(state: State, event: e.SuspicionEnded) -> State:
+def _went_on(state: State, event: e.SuspicionEnded) -> State:
     """A silence is over, and what was said about it with it."""
     return _replace(
         state,
@@ -55,13 +55,32 @@ def _paused(pauses: tuple[Place, ...], event: e.SuspicionEnded) -> tuple[Place, 
     return (*(one for one in pauses if one != own), own)[-PAUSES_REMEMBERED:]
 
 
-def change(state: State, event: e.AnyEvent) -> State:
+def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
     """A stall, what is taken of it, of a crash or on request, and what it tells."""
     match event:
+        case e.Suspected():
+            return _replace(
+                state,
+                suspicion=event.basis,
+                suspicion_mono=event.mono,
+                silent_since=event.mono - event.age_s,
+                look=None,
+            )
+        case e.Looked():
+            native_mono = event.mono if event.device is not None else state.native_mono
+            return _replace(state, look=event, native_mono=native_mono)
+        case e.SuspicionEnded():
+            return _went_on(state, event)
         case e.StallDeclared():
             return _declared(state, event)
+        case e.StallRecovered():
+            state = _without_kill(state, event.stall_id, recovered=True, collecting=False)
+            return _replace(state, muted=False, suspicion=None, look=None)
+        case e.WouldHaveKilled():
+            state = _without_kill(state, event.stall_id, reported_only=True)
+            return _replace(state, muted=True)
         case e.EvidenceCollecting():
-            if not any(stall.id == event.stall_id for stall in state.stalls):
+            if state.stall(event.stall_id) is None:
                 record = StallRecord(
                     id=event.stall_id,
                     why=event.why,
@@ -85,7 +104,7 @@ def change(state: State, event: e.AnyEvent) -> State:
                 state = records.attempt(state, crash=event.crash)
             state = records.trees(state, event.host, evidence=event.stall_id)
             whole = records.has_all(state, event.stall_id)
-            before = next((one for one in state.stalls if one.id == event.stall_id), None)
+            before = state.stall(event.stall_id)
             return records.stall(
                 state,
                 event.stall_id,
@@ -108,6 +127,12 @@ def change(state: State, event: e.AnyEvent) -> State:
             )
         case _:
             return state
+
+
+def _without_kill(state: State, stall_id: str, **changes: bool) -> State:
+    """A stall that ends no attempt."""
+    state = records.stall(records.attempt(state, stall_id=None), stall_id, **changes)
+    return _replace(state, state="running" if state.state == "collecting" else state.state)
 
 
 def _folder(event: e.EvidenceCollecting | e.EvidenceCollected) -> dict[str, str | None]:

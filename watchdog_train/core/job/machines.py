@@ -107,11 +107,6 @@ def claim(observation: Observation, state: State, _policy: Policy) -> Action | N
         attempt=number,
         why=why,
         argv=state.argv,
-        env={},
-        in_process=(),
-        checkpoint=None,
-        resume_via="none",
-        remedies=(),
     )
     hosts = ("", *(host for host, other in others.items() if other == number))
     begun = e.AttemptLaunching(token="", plan=plan, where=hosts)

@@ -401,11 +401,11 @@ class EvidenceResult(Value):
 
     stall_id: str
     dir: str
-    processes: tuple[CapturedProcess, ...]
-    explanation: Explanation | None
+    processes: tuple[CapturedProcess, ...] = ()
+    explanation: Explanation | None = None
     patience: Patience = Patience()
-    fingerprint: str | None
-    seconds: float
+    fingerprint: str | None = None
+    seconds: float = 0.0
     crash: CrashFact | None = None
     """What ended the attempt, or the rank that the others wait for."""
     device: DeviceLook | None = None

@@ -214,13 +214,13 @@ class Plan(Value):
     attempt: int
     why: Why
     argv: tuple[str, ...]
-    env: dict[str, str]
+    env: dict[str, str] = {}  # noqa: RUF012 - msgspec copies it
     """Only what is added to or changed in the user's environment."""
-    in_process: tuple[dict[str, Any], ...]
+    in_process: tuple[dict[str, Any], ...] = ()
     """Settings for the client, each {"id": ..., parameters}."""
-    checkpoint: CheckpointRef | None
-    resume_via: ResumeVia
-    remedies: tuple[RemedyUse, ...]
+    checkpoint: CheckpointRef | None = None
+    resume_via: ResumeVia = "none"
+    remedies: tuple[RemedyUse, ...] = ()
     sole: bool = False
     """The attempts so far began one training each, and the checkpoint is of it."""
     resume_arg: str | None = None
