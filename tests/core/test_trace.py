@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.core import builders as b
 from tests.core.test_detect import HEALTHY, SUSPECT
+from watchdog_train.cli.replay import RecordedLooks
 from watchdog_train.core import events as e
 from watchdog_train.core import replay as replays
 from watchdog_train.core.model import Patience, RankEnd, Sample
@@ -27,7 +28,6 @@ from watchdog_train.core.trace import (
     sample_of,
 )
 from watchdog_train.errors import WtrainError
-from watchdog_train.explain.recorded_looks import RecordedLooks
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store import trace_file
 from watchdog_train.store.trace_file import TraceFile, older_part, trace_lines

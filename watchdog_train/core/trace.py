@@ -86,14 +86,12 @@ class TraceLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """When that wait ends by itself."""
 
 
-_OF_SLOT = (
-    "pid", "rank", "world_size", "phase", "phase_entries", "progress", "step", "total_steps",
-    "saves_ended", "milestone",
-)  # fmt: skip
-_OF_SAMPLE = (
-    "cpu_s", "io_bytes", "tcp_bytes", "log_bytes", "births", "deaths", "suspended_s", "cpu_wait_s",
-    "held_back",
-)  # fmt: skip
+def _shared(line: type[msgspec.Struct], source: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in line.__struct_fields__ if name in source.__struct_fields__)
+
+
+_OF_SLOT = _shared(TraceRank, SlotReading)
+_OF_SAMPLE = tuple(name for name in _shared(TraceLine, Sample) if name != "gpu")
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(TraceLine)
 
@@ -135,21 +133,23 @@ class TraceWriter:
             if member.member.identity not in judged
         )
         gpu = sample.gpu
+        shared = _values(sample, _OF_SAMPLE) | {
+            "late_s": self._late_s,
+            "asked": self._asked,
+            "ended": tuple(
+                _replace(end, start=0, at=self._since_origin(end.at), helper=None, script="")
+                for end in sample.ended
+            ),
+        }
         return TraceLine(
             t=self._since_origin(sample.at),
             begins=begins,
             ranks=tuple(self._rank(slot, member.state) for member, slot in sample.judged),
             others=tuple((*group, count) for group, count in others.items()),
-            late_s=self._late_s,
-            ended=tuple(
-                _replace(end, start=0, at=self._since_origin(end.at), helper=None, script="")
-                for end in sample.ended
-            ),
             gpu=(gpu.util, gpu.power) if gpu is not None else None,
-            asked=self._asked,
             row=found.row if found is not None else None,
             look_in_s=found.look_in_s if found is not None else None,
-            **_values(sample, _OF_SAMPLE),
+            **shared,
         )
 
     def _rank(self, slot: SlotReading, state: str | None) -> TraceRank:
@@ -176,18 +176,13 @@ def decode_line(line: bytes) -> TraceLine | None:
 
 def sample_of(line: TraceLine) -> Sample:
     """The look as the detector sees it. Processes that are not judged have no pid."""
-    others = tuple(
-        other
-        for role, state, count in line.others
-        for other in (MemberSample(member=_member(0, role), state=state),) * count
-    )
+    others: list[MemberSample] = []
+    for role, state, count in line.others:
+        others += [MemberSample(member=Member(pid=0, start=0, role=role), state=state)] * count
     return Sample(
         at=line.t,
         members=(*map(_rank, line.ranks), *others),
-        late_s=line.late_s,
-        ended=line.ended,
         gpu=GpuUse(util=line.gpu[0], power=line.gpu[1]) if line.gpu is not None else None,
-        asked=line.asked,
         **_values(line, _OF_SAMPLE),
     )
 
@@ -201,8 +196,5 @@ def _rank(rank: TraceRank) -> MemberSample:
         expect_until_ns=int(rank.expect_until_s * 1e9),
         **_values(rank, _OF_SLOT),
     )
-    return MemberSample(member=_member(rank.pid, "rank", rank.rank), state=rank.state, slot=slot)
-
-
-def _member(pid: int, role: Role, rank: int | None = None) -> Member:
-    return Member(pid=pid, start=0, role=role, rank=rank)
+    member = Member(pid=rank.pid, start=0, role="rank", rank=rank.rank)
+    return MemberSample(member=member, state=rank.state, slot=slot)
