@@ -17,7 +17,7 @@ from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.explain.chains import Chains
-from watchdog_train.explain.explanation import Situation, explain
+from watchdog_train.explain.explanation import explain
 from watchdog_train.explain.judge import judge
 from watchdog_train.explain.waits import device_call
 from watchdog_train.report.explanation_text import cause_words, sentences, what_happened
@@ -58,7 +58,7 @@ def told(*processes, why="stall", since_s=None, **more):
     """The explanation of these processes, and its sentences."""
     evidence = evidence_of({"why": why, "processes": list(processes)})
     evidence = msgspec.structs.replace(evidence, **more)
-    found = explain(Chains(evidence), Situation(since_s=since_s))
+    found = explain(Chains(evidence), since_s)
     return found, " ".join(sentences(found))
 
 

@@ -45,7 +45,6 @@ from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
 from watchdog_train.explain.chains import Chains
-from watchdog_train.explain.explanation import Situation
 from watchdog_train.explain.judge import judge
 from watchdog_train.explain.waits import as_raised, deciding_thread, device_call
 from watchdog_train.system import current as current_system
@@ -288,7 +287,7 @@ class _Collection:
         told = as_raised(evidence)
         families, warnings = all_families()
         seen = Chains(told) if told != evidence else chains
-        found = judge(told, self._situation(), seen, families)
+        found = judge(told, self.request.verdict.beat_age_s, seen, families)
         self.problems += warnings
         granted = patience.judge(chains, silence=request.silence, limits=request.patience)
         self.attaching.undo_all()
@@ -340,7 +339,7 @@ class _Collection:
 
     def _progress_at(self) -> float | None:
         """Unix seconds of the last progress; before it batches that were ready were used up."""
-        since_s = self._situation().since_s
+        since_s = self.request.verdict.beat_age_s
         ago_s = time.monotonic() - self.started
         return time.time() - ago_s - since_s - exceptions.RECENT_S if since_s is not None else None
 
@@ -394,11 +393,6 @@ class _Collection:
         if self.request.log_files or folder is None:
             return self.request.log_files
         return tuple(os.path.join(folder, name) for name in _OUTPUT_FILES)
-
-    def _situation(self) -> Situation:
-        """How long the supervisor saw no progress, and in which phase."""
-        verdict = self.request.verdict
-        return Situation(since_s=verdict.beat_age_s, phase=verdict.phase)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ import msgspec
 from watchdog_train.core.diagnosis.crash import sender_of
 from watchdog_train.core.diagnosis.facts import Evidence
 from watchdog_train.core.diagnosis.first_failure import first_observed
-from watchdog_train.core.model import ExceptionFact, Phase, Value
+from watchdog_train.core.model import ExceptionFact
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.model.exceptions import CodePlace
@@ -23,17 +23,13 @@ _TOLD = 60
 """So much of a message is looked for in a line."""
 
 
-class Situation(Value):
-    """What the supervisor knows beside the evidence."""
+def explain(graph: Chains, since_s: float | None = None) -> x.Explanation:
+    """What happened, without a cause: families are added to it by those who know them.
 
-    since_s: float | None = None
-    """Without progress."""
-    phase: Phase | None = None
-
-
-def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
-    """What happened, without a cause: families are added to it by those who know them."""
-    situation = situation or Situation()
+    Args:
+        graph: of the evidence.
+        since_s: how long there has been no progress.
+    """
     evidence = graph.evidence
     silent = silent_nodes(graph)
     verdict = solve(graph.waits, silent)
@@ -46,10 +42,10 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
     if roots and not (knot and _weight(graph, roots[0], verdict)[0] > 2):
         knot = ()
         head = roots[0]
-        root = standstill(graph, head, situation)
-        through = _through(graph, head, verdict, situation)
+        root = standstill(graph, head, since_s)
+        through = _through(graph, head, verdict, since_s)
         grave = _weight(graph, roots[0], verdict)[:2]
-        rest = [(at, standstill(graph, at, situation)) for at in roots[1:]]
+        rest = [(at, standstill(graph, at, since_s)) for at in roots[1:]]
         alike = tuple(one.who for _, one in rest if _same(root, one))
         also = tuple(
             one
@@ -58,7 +54,7 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         )[:_ALSO_CAP]
     elif not knot and verdict.lost:
         ordered = sorted(verdict.lost, key=lambda at: _weight(graph, at, verdict))
-        found = [standstill(graph, at, situation) for at in ordered]
+        found = [standstill(graph, at, since_s) for at in ordered]
         others = [one for one in found[1:] if not _same(found[0], one)]
         among = all(isinstance(one.doing, (x.CollectiveWait, x.StoreWait)) for one in found)
         if among and (others or graph.unseen()):  # one is missing, and none of these the root
@@ -89,7 +85,7 @@ def explain(graph: Chains, situation: Situation | None = None) -> x.Explanation:
         through=through,
         threads=_threads(graph, head),
         also=also,
-        knot=tuple(standstill(graph, at, situation) for at in knot),
+        knot=tuple(standstill(graph, at, since_s) for at in knot),
         victims=tuple(victims[:_VICTIMS_CAP]),
         died=_died(graph, head),
         unknown=_unknown(graph, verdict),
@@ -111,7 +107,7 @@ def _died(graph: Chains, head: int | None) -> ExceptionFact | None:
 
 
 def _through(
-    graph: Chains, head: int, verdict: Verdict, situation: Situation
+    graph: Chains, head: int, verdict: Verdict, since_s: float | None
 ) -> x.Standstill | None:
     """The deciding thread that waits for another one of its process, which is the root."""
     node = graph.nodes[head]
@@ -120,9 +116,9 @@ def _through(
     owner = next((at for at, _ in verdict.victims if graph.owns(at, head)), None)
     if owner is None or not isinstance(graph.nodes[owner].doing, _BY_A_THREAD):
         return None
-    found = standstill(graph, owner, situation)
+    found = standstill(graph, owner, since_s)
     if isinstance(found.doing, x.JoinWait):
-        doing = msgspec.structs.replace(found.doing, tid=node.thread.os_id, name=node.thread.name)
+        doing = msgspec.structs.replace(found.doing, name=node.thread.name)
         found = msgspec.structs.replace(found, doing=doing)
     return found
 
@@ -176,9 +172,8 @@ def _weight(graph: Chains, at: int, verdict: Verdict) -> tuple[int, int, int, in
     )
 
 
-def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.Standstill:
+def standstill(graph: Chains, at: int, since_s: float | None = None) -> x.Standstill:
     """One node and what it does."""
-    situation = situation or Situation()
     node = graph.nodes[at]
     own, called = of_thread.places(node.thread)
     doing = node.doing
@@ -197,9 +192,8 @@ def standstill(graph: Chains, at: int, situation: Situation | None = None) -> x.
         own=own,
         at=called,
         thread=node.thread.name if node.inner and node.thread is not None else None,
-        since_s=None if isinstance(doing, x.End) else situation.since_s,
+        since_s=None if isinstance(doing, x.End) else since_s,
         step=end.end.step if end is not None else None,
-        phase=end.end.phase if end is not None else situation.phase,
         died=node.died,
         command=node.process.command if own is None and node.process.role == "other" else (),
     )

@@ -17,7 +17,7 @@ from watchdog_train.core.model import DiagnosisKind, Value, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.explain.cause import ANY, OBJECTS, SIGNALS, Cause, Family
 from watchdog_train.explain.chains import Chains, has_failed_end
-from watchdog_train.explain.explanation import Situation, explain, told_end
+from watchdog_train.explain.explanation import explain, told_end
 from watchdog_train.explain.families import known_families
 from watchdog_train.explain.messages import MESSAGES
 from watchdog_train.explain.remedies import Grounds
@@ -45,13 +45,13 @@ class _Candidate(Value):
 
 def judge(
     evidence: Evidence,
-    situation: Situation | None = None,
+    since_s: float | None = None,
     chains: Chains | None = None,
     families: Iterable[Family] | None = None,
 ) -> x.Explanation:
     """What happened, and what is known about it; `chains` are of this evidence, where known."""
     graph = chains or Chains(evidence)
-    observed = explain(graph, situation)
+    observed = explain(graph, since_s)
     scene = Scene(graph, observed)
     grounds = Grounds(evidence, observed)
     found: list[_Candidate] = []

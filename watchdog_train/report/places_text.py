@@ -72,20 +72,15 @@ def place_lines(places: Sequence[RankPlaces], now: float, origin: float) -> tupl
     for each in places:
         local = "" if each.local_rank is None else f", local rank {each.local_rank}"
         lines += ["", f"rank {each.rank}{local}, pid {each.pid}"]
-        depth = 0
         for one in each.milestones:
             depth = sum(
                 other.begin < one.begin and (other.end is None or other.end > one.begin)
                 for other in each.milestones
             )
-            lines.append(_line(one, min(depth, 4), now, origin))
+            at = duration(max(0.0, one.begin - origin))
+            name = pad("  " * min(depth, 4) + clean(one.name, 80), NAME_COLUMNS)
+            lines.append(f"{at:>12}  {name}  {_extent(one, now)}".rstrip())
     return tuple(lines[1:])
-
-
-def _line(one: Milestone, depth: int, now: float, origin: float) -> str:
-    at = duration(max(0.0, one.begin - origin))
-    name = pad("  " * depth + clean(one.name, 80), NAME_COLUMNS)
-    return f"{at:>12}  {name}  {_extent(one, now)}".rstrip()
 
 
 def _extent(one: Milestone, now: float) -> str:

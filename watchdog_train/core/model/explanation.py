@@ -84,7 +84,6 @@ class BatchWait(_FrameWait, tag="batch"):
 class JoinWait(_FrameWait, tag="join"):
     """join() or a Future: another thread of the same process."""
 
-    tid: int | None = None
     name: str | None = None
 
 
@@ -182,7 +181,6 @@ class Standstill(Value):
     """Of which thread, where it is not the main one."""
     since_s: float | None = None
     step: int | None = None
-    phase: Phase | None = None
     command: tuple[str, ...] = ()
     """Of a process that has no line of the training's own code, secrets removed."""
     died: ExceptionFact | None = None
