@@ -307,27 +307,17 @@ def test_where_no_stack_could_be_taken_the_reason_is_the_answer():
 )
 def test_a_kill_is_for_want_of_memory_only_where_that_can_be(host, families, log):
     """Somebody's `kill -9` is no reason to train with smaller batches."""
-    evidence = Evidence(
-        why="crash",
-        processes=(),
-        logs=(LogText(source="output.log", lines=(log,)),),
-        exit=ExitStatus(code=None, signal=9, how_known="keeper"),
-        host=host,
-    )
+    evidence = evidence_of({"why": "crash", "processes": [], "log": [log], "exit": {"signal": 9}})
+    evidence = msgspec.structs.replace(evidence, host=host)
     assert judge(evidence).family in families
 
 
 @pytest.mark.parametrize("others", [(), ("pid 4242 (python, user alice) with 61.0 GB on GPU 0",)])
 def test_memory_that_somebody_else_holds_is_no_want_of_ours(others):
     """Smaller batches are no answer to a neighbour: his name is, and another try first."""
-    evidence = Evidence(
-        why="crash",
-        logs=(
-            LogText(source="output.log", lines=("torch.OutOfMemoryError: CUDA out of memory.",)),
-        ),
-        exit=ExitStatus(code=1, signal=None, how_known="keeper"),
-        host=HostFacts(gpu_others=others),
-    )
+    log = ["torch.OutOfMemoryError: CUDA out of memory."]
+    evidence = evidence_of({"why": "crash", "processes": [], "log": log, "exit": {"code": 1}})
+    evidence = msgspec.structs.replace(evidence, host=HostFacts(gpu_others=others))
     found = judge(evidence)
     remedies = [remedy.name for remedy in found.remedies]
     assert found.family == "cuda-oom"

@@ -49,16 +49,11 @@ def evidence(**files: str) -> Evidence:
         rank, worker, pid = (re.search(rf"{word}(\d+)", name) for word in ("rank", "worker", "pid"))
         processes.append(
             ProcessEvidence(
-                pid=int(pid[1]),
-                start=0,
-                ppid=0,
-                role="worker" if worker else "rank",
-                rank=int(rank[1]),
-                worker=int(worker[1]) if worker else None,
-                threads=dumps(text)[0].threads,
-                how="py-spy",
+                pid=int(pid[1]), start=0, ppid=0, role="worker" if worker else "rank",
+                rank=int(rank[1]), worker=int(worker[1]) if worker else None,
+                threads=dumps(text)[0].threads, how="py-spy",
             )
-        )
+        )  # fmt: skip
     return Evidence(why="manual", processes=tuple(processes))
 
 

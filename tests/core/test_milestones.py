@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tests.core import builders as b
 from tests.golden.compare import assert_golden
@@ -15,7 +16,6 @@ from watchdog_train.core.model import Milestone, RankPlaces, said
 from watchdog_train.core.notices.milestones import (
     MOST_RANKS,
     bounded,
-    milestone_standings,
     milestones_event,
 )
 from watchdog_train.core.policy import Policy
@@ -41,16 +41,6 @@ INSIDE = rank(1, at("import torch", 1, 5), at("wandb.init", 10))
 BEFORE = rank(2, at("import torch", 1, 9))
 
 
-def test_who_is_inside_who_has_passed_and_who_has_not_come() -> None:
-    """The sentence that the whole feature is for."""
-    assert place_sentences((PASSED, INSIDE, BEFORE), 322.0) == (
-        (
-            "rank 1 is inside wandb.init for 5 min 12 s; rank 0 passed it after 2 s; "
-            "rank 2 has not reached it"
-        ),
-    )
-
-
 def test_ranks_are_merged_by_time_with_one_number_for_each_place() -> None:
     """Two ranks: one has passed what the other is inside of; a mark is the user's own words."""
     places = (
@@ -68,32 +58,27 @@ def test_ranks_are_merged_by_time_with_one_number_for_each_place() -> None:
     assert_golden("milestones_two_ranks.txt", "\n".join(lines) + "\n")
 
 
-def test_several_ranks_are_told_together() -> None:
-    """Equal places are one sentence, ordered by how long; shortest and longest of those passed."""
-    places = (
-        rank(0, at("first step", 20)),
-        rank(1, at("first step", 30)),
-        rank(2, at("first batch", 5, 25), at("first step", 25, 26)),
-        rank(3, at("first step", 25, 29), at("load model", 90)),
-    )
-    assert place_sentences(places, 100.0) == (
-        "ranks 0-1 are inside first step for 1 min 20 s; ranks 2-3 passed it after 1 s to 4 s",
-        "rank 3 is inside load model for 10 s; ranks 0-2 have not reached it",
-    )
-
-
-def test_the_innermost_is_named_with_what_is_around_it() -> None:
-    """A download inside the loading of a model is told as both."""
-    place = rank(0, at("load model", 1), at("hub download", 3))
-    assert place_sentences((place,), 63.0) == (
-        "rank 0 is inside hub download (in load model) for 1 min",
-    )
-
-
-def test_between_milestones_nothing_is_said() -> None:
-    """Nobody is inside anything: no sentence, and nothing invented."""
-    assert place_sentences((PASSED, BEFORE), 100.0) == ()
-    assert milestone_standings((), 1.0) == ()
+@pytest.mark.parametrize(
+    ("places", "now", "sentences"),
+    [
+        ((PASSED, INSIDE, BEFORE), 322.0,
+         (("rank 1 is inside wandb.init for 5 min 12 s; rank 0 passed it after 2 s; "
+           "rank 2 has not reached it"),)),
+        # Equal places are one sentence, ordered by how long; shortest and longest of those passed.
+        ((rank(0, at("first step", 20)), rank(1, at("first step", 30)),
+          rank(2, at("first batch", 5, 25), at("first step", 25, 26)),
+          rank(3, at("first step", 25, 29), at("load model", 90))), 100.0,
+         ("ranks 0-1 are inside first step for 1 min 20 s; ranks 2-3 passed it after 1 s to 4 s",
+          "rank 3 is inside load model for 10 s; ranks 0-2 have not reached it")),
+        ((rank(0, at("load model", 1), at("hub download", 3)),), 63.0,
+         ("rank 0 is inside hub download (in load model) for 1 min",)),
+        ((PASSED, BEFORE), 100.0, ()),  # between milestones nothing is invented
+        ((), 1.0, ()),
+    ],
+)  # fmt: skip
+def test_who_is_inside_who_has_passed_and_who_has_not_come(places, now, sentences) -> None:
+    """The sentence that the whole feature is for."""
+    assert place_sentences(places, now) == sentences
 
 
 def test_the_way_of_a_rank_line_by_line() -> None:

@@ -109,13 +109,8 @@ def test_a_worker_without_a_task_is_waited_for_for_ever() -> None:
 
 
 def test_a_poll_of_the_users_own_is_waited_for_whatever_it_polls() -> None:
-    found = patience(
-        {0: FREE},
-        {0: still(w.PollWait(waits=(FIFO,)))},
-        (0,),
-        silence=Silence(),
-        limits=WaitLimits(),
-    )
+    polls = {0: still(w.PollWait(waits=(FIFO,)))}
+    found = patience({0: FREE}, polls, (0,), silence=IN_TRAINING, limits=WaitLimits())
     assert found.row == "poll"
 
 

@@ -18,28 +18,16 @@ from watchdog_train.report.screen_text import HEIGHT, WIDTH, one_screen
 def verdict_of(evidence) -> BundleVerdict:
     rows = tuple(
         CapturedProcess(
-            pid=process.pid,
-            start=1,
-            role=process.role,
-            rank=process.rank,
-            worker=process.worker,
-            state=process.state,
-            captured=bool(process.threads),
-            why_not=None if process.threads else "ptrace is refused " * 20,
+            pid=one.pid, start=1, role=one.role, rank=one.rank, worker=one.worker, state=one.state,
+            captured=bool(one.threads), why_not=None if one.threads else "ptrace is refused " * 20,
         )
-        for process in evidence.processes
-    )
+        for one in evidence.processes
+    )  # fmt: skip
     return BundleVerdict(
-        id="0001",
-        why=evidence.why,
-        at=1.0,
-        attempt=2,
-        beat_age_s=61.0,
-        phase="train",
-        processes=rows,
-        exit=evidence.exit,
+        id="0001", why=evidence.why, at=1.0, attempt=2, beat_age_s=61.0, phase="train",
+        processes=rows, exit=evidence.exit,
         done=("then every process of the training is ended, and it restarts " * 4,),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
