@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from watchdog_train.client import layout
 from watchdog_train.core.model import Member, Why
 from watchdog_train.core.policy import Detection, Limits, Timing, WaitLimits
 from watchdog_train.report.why_text import why_text
@@ -331,6 +333,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def write_slot(directory: Path, pid: int, **words: int) -> Path:
+    """A slot with these words of the layout, as a client writes it."""
+    values = [0] * layout.SLOT_WORDS
+    values[layout.W_MAGIC] = layout.MAGIC
+    values[layout.W_PID] = pid
+    for name, value in words.items():
+        values[getattr(layout, name)] = value
+    path = directory / f"{pid}{layout.SLOT_SUFFIX}"
+    data = struct.pack(f"={layout.SLOT_WORDS}Q", *values)
+    path.write_bytes(data.ljust(layout.SLOT_BYTES, b"\0"))
+    return path
 
 
 def run_directories(cwd: Path, runs: str = "wtrain-runs") -> list[Path]:

@@ -12,23 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import write_slot
 from watchdog_train.client import layout
 from watchdog_train.store.control import ControlPage
 from watchdog_train.store.slots import read_note, read_saves, read_slots, sweep_slots
 
 REQUESTS = (layout.C_SAVE_REQUEST, layout.C_STOP_REQUEST, layout.C_DUMP_REQUEST)
-
-
-def write_slot(directory: Path, pid: int, **words: int) -> Path:
-    values = [0] * layout.SLOT_WORDS
-    values[layout.W_MAGIC] = layout.MAGIC
-    values[layout.W_PID] = pid
-    for name, value in words.items():
-        values[getattr(layout, name)] = value
-    path = directory / f"{pid}{layout.SLOT_SUFFIX}"
-    data = struct.pack(f"={layout.SLOT_WORDS}Q", *values)
-    path.write_bytes(data.ljust(layout.SLOT_BYTES, b"\0"))
-    return path
 
 
 def test_a_slot_is_decoded(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import stat
-import struct
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import time
 import pytest
 
 from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
-from tests.support import end_process, start_program, wait_until
+from tests.support import end_process, start_program, wait_until, write_slot
 from watchdog_train.client import layout
 from watchdog_train.core.model import Member
 from watchdog_train.evidence import pyspy
@@ -159,13 +158,6 @@ waits_here()
 """
 
 
-def slot_of(pid, start, number):
-    words = [0] * layout.SLOT_WORDS
-    words[layout.W_MAGIC], words[layout.W_PID], words[layout.W_START] = layout.MAGIC, pid, start
-    words[layout.W_FAULT_HANDLER] = number
-    return struct.pack(f"={layout.SLOT_WORDS}Q", *words).ljust(layout.SLOT_BYTES, b"\0")
-
-
 @pytest.mark.parametrize(
     ("registered", "age", "kill_follows", "why"),
     [
@@ -191,7 +183,7 @@ def test_the_fault_handler_is_asked_only_before_a_kill(
     try:
         assert process.stdout.readline() == "ready\n"
         who = current().identity(process.pid)
-        (tmp_path / f"{who.pid}.slot").write_bytes(slot_of(who.pid, who.start - age, signal.SIGURG))
+        write_slot(tmp_path, who.pid, W_START=who.start - age, W_FAULT_HANDLER=signal.SIGURG)
         (tmp_path / f"{who.pid}.dump.txt").symlink_to(dump)
         refused = fake_pyspy(tmp_path, "echo 'Permission denied' >&2; exit 1")
         ControlPage.create(tmp_path / layout.CONTROL_FILE).close()

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from tests.support import children_of, wait_until
+from tests.support import children_of, wait_until, write_slot
 from watchdog_train.client import layout
 from watchdog_train.core.model import MemberSample, ProcessId, RankEnd
 from watchdog_train.store.slots import LastWords
@@ -76,16 +76,11 @@ def jobs() -> Iterator[list[Job]]:
 
 
 def slot_file(directory: Path, job: Job) -> Path:
-    """A slot as a client writes it; returns its path."""
-    words = [0] * layout.SLOT_WORDS
-    words[layout.W_MAGIC], words[layout.W_PID] = layout.MAGIC, job.pid
-    words[layout.W_START] = job.identity.start
-    words[layout.W_ROLE], words[layout.W_RANK] = layout.ROLE_RANK, 2
-    words[layout.W_WORLD_SIZE], words[layout.W_OPTIMIZER_STEPS] = 2, 25
-    words[layout.W_PHASE] = layout.PHASE_TRAIN
-    path = directory / f"{job.pid}{layout.SLOT_SUFFIX}"
-    path.write_bytes(struct.pack("=64Q", *words).ljust(layout.SLOT_BYTES, b"\0"))
-    return path
+    """Of a rank that trains."""
+    return write_slot(
+        directory, job.pid, W_START=job.identity.start, W_ROLE=layout.ROLE_RANK, W_RANK=2,
+        W_WORLD_SIZE=2, W_OPTIMIZER_STEPS=25, W_PHASE=layout.PHASE_TRAIN,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("how", "code", "number"), [("exit", 7, None), ("kill", None, 9)])

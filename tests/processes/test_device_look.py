@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import subprocess
 import sys
 import time
@@ -13,8 +12,7 @@ import pytest
 
 from tests.nvml import library
 from tests.processes.collecting import request_for
-from tests.support import wait_until
-from watchdog_train.client import layout
+from tests.support import wait_until, write_slot
 from watchdog_train.core.model import EvidenceResult, Member
 from watchdog_train.core.model.explanation import CollectiveWait
 from watchdog_train.core.model.waits import DeviceWait, FileWait
@@ -110,15 +108,6 @@ def test_the_rank_elsewhere_is_the_root(start: Start, tmp_path: Path) -> None:
     assert found.patience.row == "fifo"
 
 
-def slot(folder: Path, member: Member, beat_s_ago: float) -> None:
-    words = [0] * layout.SLOT_WORDS
-    words[layout.W_MAGIC], words[layout.W_PID] = layout.MAGIC, member.pid
-    words[layout.W_START] = member.start
-    words[layout.W_LAST_BEAT_NS] = int(time.monotonic_ns() - 1e9 * beat_s_ago)
-    data = struct.pack(f"={layout.SLOT_WORDS}Q", *words).ljust(layout.SLOT_BYTES, b"\0")
-    (folder / f"{member.pid}{layout.SLOT_SUFFIX}").write_bytes(data)
-
-
 @pytest.mark.parametrize(("beat_s_ago", "taken"), [(1.0, False), (100.0, True)])
 def test_a_process_that_makes_steps_is_not_stopped_for_native_stacks(
     start: Start, tmp_path: Path, beat_s_ago: float, taken: bool
@@ -127,6 +116,7 @@ def test_a_process_that_makes_steps_is_not_stopped_for_native_stacks(
     slots = tmp_path / "slots"
     slots.mkdir()
     member = start()
-    slot(slots, member, beat_s_ago)
+    beat_ns = int(time.monotonic_ns() - 1e9 * beat_s_ago)
+    write_slot(slots, member.pid, W_START=member.start, W_LAST_BEAT_NS=beat_ns)
     found = sample(tmp_path, member, slot_dir=str(slots)).device
     assert bool(found.stands) is taken

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from tests.support import (
     start_fast,
     start_wtrain,
     wait_until,
+    write_slot,
 )
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
@@ -381,20 +381,13 @@ def test_stop_of_an_ended_run(tmp_path: Path) -> None:
     assert "has ended already" in run_wtrain("save", RUN_ID, cwd=tmp_path).check(78).stderr
 
 
-def write_slot(slot_dir: Path, pid: int, *, can_save: bool) -> None:
-    """The heartbeat slot of a rank, as a client would have written it."""
-    words = [0] * layout.SLOT_WORDS
-    words[layout.W_MAGIC] = layout.MAGIC
-    words[layout.W_PID] = pid
-    words[layout.W_START] = current().identity(pid).start
-    words[layout.W_ROLE] = layout.ROLE_RANK
-    words[layout.W_RANK] = 1
-    words[layout.W_ATTEMPT] = 1
-    words[layout.W_PHASE] = layout.PHASE_TRAIN
-    words[layout.W_OPTIMIZER_STEPS] = 321
-    words[layout.W_CAN_BE_ASKED] = int(can_save)
-    data = struct.pack(f"={layout.SLOT_WORDS}Q", *words).ljust(layout.SLOT_BYTES, b"\0")
-    (slot_dir / f"{pid}{layout.SLOT_SUFFIX}").write_bytes(data)
+def rank_slot(slot_dir: Path, pid: int, *, can_save: bool) -> None:
+    """The slot of a rank that trains."""
+    write_slot(
+        slot_dir, pid, W_START=current().identity(pid).start, W_ROLE=layout.ROLE_RANK, W_RANK=1,
+        W_ATTEMPT=1, W_PHASE=layout.PHASE_TRAIN, W_OPTIMIZER_STEPS=321,
+        W_CAN_BE_ASKED=int(can_save),
+    )  # fmt: skip
 
 
 def test_save_with_the_supervisor_dead(tmp_path: Path) -> None:
@@ -405,7 +398,7 @@ def test_save_with_the_supervisor_dead(tmp_path: Path) -> None:
     make_run(tmp_path, "supervisor_died", slot_dir=str(slot_dir), pid=2**22 - 3, **here())
     training = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        write_slot(slot_dir, training.pid, can_save=True)
+        rank_slot(slot_dir, training.pid, can_save=True)
         status = run_wtrain("status", RUN_ID, cwd=tmp_path).check(4)
         assert "the training is alive" in " ".join(status.stdout.split())
         assert "step 321" in status.stdout

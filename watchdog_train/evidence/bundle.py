@@ -144,16 +144,6 @@ def result_of(
     )
 
 
-def publish_look(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
-    """Writes only the answer, for a stack sample: no bundle."""
-    try:
-        make_folder(out)
-        write_json(out / RESULT_FILE, result)
-    except OSError:
-        write_json(staging / RESULT_FILE, result)
-    return result
-
-
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
     """Copies the staged files to the run directory; on an error they stay and `problem` says so."""
     try:

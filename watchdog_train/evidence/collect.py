@@ -40,7 +40,13 @@ from watchdog_train.evidence.full_disk import full_disk
 from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.evidence.process_look import is_fed_by, thread_reader
 from watchdog_train.evidence.recorders import Recorders
-from watchdog_train.evidence.request import EvidenceRequest, read_request, without_secrets
+from watchdog_train.evidence.redact import write_json
+from watchdog_train.evidence.request import (
+    RESULT_FILE,
+    EvidenceRequest,
+    read_request,
+    without_secrets,
+)
 from watchdog_train.evidence.sources import SourceReader
 from watchdog_train.evidence.targets import ORDER, Target, with_sources
 from watchdog_train.explain import patience
@@ -304,10 +310,13 @@ class _Collection:
             problem="; ".join(self.problems) or None,
             hostname=socket.gethostname(),
         )
+        out = Path(request.out_dir)
         device = self._device() if request.device and request.mode == "look" else None
         result = bundle.result_of(verdict, request.out_dir, found, device)
         if request.mode == "look":
-            return bundle.publish_look(self.staging, Path(request.out_dir), result)
+            make_folder(out)
+            write_json(out / RESULT_FILE, result)
+            return result
         processes = tuple(
             msgspec.structs.replace(one, notes=target.known.notes)  # also of undo_all()
             for one, target in zip(evidence.processes, self.targets, strict=True)
@@ -316,7 +325,7 @@ class _Collection:
         whole = bundle.Bundle(verdict=verdict, explanation=found, evidence=evidence)
         bundle.write_staged(self.staging, whole, details)
         bundle.write_recorders(self.staging, {one.rank: one.data for one in recorded})
-        return bundle.publish(self.staging, Path(request.out_dir), result)
+        return bundle.publish(self.staging, out, result)
 
     def _last_beat_at(self) -> float | None:
         """The last beat or step of the ranks that have ended, in Unix seconds."""
