@@ -215,9 +215,9 @@ def test_what_was_not_looked_at_is_not_called_new(tmp_path):
 
 
 def test_what_grows_while_we_look_is_still_being_written(tmp_path):
-    """A file that changes between two looks is not whole, and that is said."""
-    path = tmp_path / "model.pt"
-    path.write_bytes(torch_zip())
+    """A file that changes between two looks is not valid; nobody waits for old ones."""
+    path = tmp_path / "new" / "model.pt"
+    write_files(tmp_path / "old", {"model.pt": torch_zip()})
     waited = []
 
     def wait(seconds: float) -> None:
@@ -226,21 +226,13 @@ def test_what_grows_while_we_look_is_still_being_written(tmp_path):
             file.write(b"x")
 
     request = SurveyRequest(directories=(str(tmp_path),))
-    (finding,) = survey(request, wait=wait).findings
-    assert waited == [2.0]
-    assert finding.whole is False
-    assert "still being written" in finding.said
-
-
-def test_old_files_are_not_waited_for(tmp_path):
-    """Nothing recent: nothing to wait for."""
-    write_hf(tmp_path, 20)
-    request = SurveyRequest(directories=(str(tmp_path),))
-
-    def wait(_seconds: float) -> None:
-        raise AssertionError("waited")
-
     assert survey(request, wait=wait).findings[0].whole is True
+    assert waited == []
+    path.parent.mkdir()
+    path.write_bytes(torch_zip())
+    newest, older = survey(request, wait=wait).findings
+    assert (waited, newest.whole, older.whole) == ([2.0], False, True)
+    assert "still being written" in newest.said
 
 
 def test_the_first_whole_one_ends_the_expensive_checks(tmp_path):
@@ -293,24 +285,19 @@ def test_a_fifo_named_like_a_checkpoint_does_not_block(tmp_path):
     assert finding.whole is not True
 
 
-def test_links_that_form_loops_end(tmp_path):
-    """A loop of directory links is walked once, and a linked checkpoint is listed once."""
-    write_hf(tmp_path / "real", 20)
-    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
-    (tmp_path / "real" / "up").symlink_to(tmp_path, target_is_directory=True)
-    (tmp_path / "self").symlink_to(tmp_path / "self")
-    (tmp_path / "checkpoint-20").symlink_to(tmp_path / "real" / "checkpoint-20")
-    assert len(look(tmp_path)) == 1
-
-
-def test_a_linked_checkpoint_outside_is_found(tmp_path):
-    """checkpoint-20 -> another disk is a checkpoint; other linked directories are not entered."""
+def test_links_are_followed_only_to_checkpoints(tmp_path):
+    """A loop is walked once, a checkpoint on another disk is found, a data set is not entered."""
     write_hf(tmp_path / "disk", 20)
     write_files(tmp_path / "data", {"model.pt": torch_zip()})
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "checkpoint-20").symlink_to(tmp_path / "disk" / "checkpoint-20")
-    (tmp_path / "out" / "data").symlink_to(tmp_path / "data")
-    assert [item.step for item in look(tmp_path / "out")] == [20]
+    out = tmp_path / "out"
+    write_hf(out / "real", 10)
+    for link, target in {
+        "loop": out, "real/up": out, "self": out / "self", "data": tmp_path / "data",
+        "checkpoint-10": out / "real" / "checkpoint-10",
+        "checkpoint-20": tmp_path / "disk" / "checkpoint-20",
+    }.items():  # fmt: skip
+        (out / link).symlink_to(target)
+    assert [item.step for item in look(out)] == [20, 10]
 
 
 def test_depth_is_bounded(tmp_path):

@@ -224,6 +224,8 @@ TORCH: dict[str, Case] = {
     "something else": ({"model.pt": b"hello, this is something else"}, None, "foreign"),
     "bytes behind it": ({"model.pt": torch_zip() + b"more"}, False, "does not end"),
     "no directory": ({"model.pt": b"PK\x03\x04" + bytes(100)}, False, "cut short or damaged"),
+    # Of the right size, as a power loss leaves it.
+    "zeros at its end": ({"model.pt": torch_zip()[:-40] + bytes(40)}, False, "cut short"),
     "temporary name": ({"model.pt.tmp": torch_zip()}, False, "by its name"),
     "in a folder called like a Trainer's": ({"checkpoint-5/state.pt": torch_zip()}, True, ""),
     "in a folder called like Megatron's":

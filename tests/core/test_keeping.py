@@ -63,11 +63,6 @@ def kept(at: float, mono: float, seconds: float = 1.0) -> State:
     return msgspec.structs.replace(b.running(), kept=(one,), kept_mono=mono)
 
 
-def test_the_first_save_of_a_file_without_a_number_is_kept() -> None:
-    """The next save would tear the only one there is."""
-    assert decided(b.running(), save()) == KeepCopy(save=save())
-
-
 @pytest.mark.parametrize(
     ("saves", "seen"),
     [
@@ -89,28 +84,29 @@ def test_when_nothing_is_copied(saves: tuple[SaveRecord, ...], seen: dict[str, A
     assert decided(b.running(), *saves, **seen) is None
 
 
-def test_a_number_that_comes_twice_is_no_number() -> None:
-    """resnet50.pt is overwritten as ckpt.pt is."""
-    first, again = save("/out/resnet50.pt"), save("/out/resnet50.pt", at=9)
-    assert decided(b.running(), first) is None
-    assert decided(b.running(), first, again) == KeepCopy(save=again)
+NET, NET_AGAIN = save("/out/resnet50.pt"), save("/out/resnet50.pt", at=9)
+PART, NEXT_PART = save("/out/20.part/state.pt"), save("/out/40.part/state.pt", at=9)
+RENAMED = save("/out/now.part/ckpt.pt", at=5)
 
 
-def test_a_name_that_comes_again_in_another_folder_is_not_overwritten() -> None:
-    """step_20/state.pt, step_40/state.pt; and what is kept under its later name is kept."""
-    first, second = save("/out/20.part/state.pt"), save("/out/40.part/state.pt", at=9)
-    assert decided(b.running(), first, second) is None
-    renamed = save("/out/now.part/ckpt.pt", at=5)
-    assert decided(kept(5.0, 30.0), renamed) is None
-    assert decided(kept(4.0, 30.0), renamed) is not None
-
-
-def test_copying_takes_a_twentieth_of_the_time() -> None:
-    """One a minute, and more seldom where a copy takes long."""
-    assert decided(kept(5.0, 90.0), save(at=9)) is None
-    assert decided(kept(5.0, 30.0), save(at=9)) is not None
-    assert decided(kept(5.0, 30.0, seconds=10.0), save(at=9)) is None
-    assert decided(kept(9.0, 30.0), save(at=9)) is None, "that one is kept already"
+@pytest.mark.parametrize(
+    ("state", "saves", "copied"),
+    [
+        (b.running(), (save(),), True),  # the next save would tear the only one there is
+        (b.running(), (NET,), False),
+        (b.running(), (NET, NET_AGAIN), True),  # a number that comes twice is no number
+        (b.running(), (PART, NEXT_PART), False),  # the same name in another folder
+        (kept(5.0, 30.0), (RENAMED,), False),  # it is kept under its later name
+        (kept(4.0, 30.0), (RENAMED,), True),
+        (kept(5.0, 90.0), (save(at=9),), False),  # one a minute
+        (kept(5.0, 30.0), (save(at=9),), True),
+        (kept(5.0, 30.0, seconds=10.0), (save(at=9),), False),  # a twentieth of the time
+        (kept(9.0, 30.0), (save(at=9),), False),  # that one is kept already
+    ],
+)
+def test_which_save_is_copied(state: State, saves: tuple[SaveRecord, ...], copied: bool) -> None:
+    """The newest of a file that is overwritten in place."""
+    assert decided(state, *saves) == (KeepCopy(save=saves[-1]) if copied else None)
 
 
 def test_an_answer_is_recorded_and_remembered() -> None:
@@ -161,6 +157,8 @@ def test_a_torn_file_gives_way_to_the_copy_that_was_kept(tmp_path: Path, content
     torn, copy = surveyed(path, record, answer)
     assert torn[1] is not True
     assert copy == (answer.copy, True)
+    (tmp_path / "link").symlink_to(path.parent)  # the user may name the directory by a link
+    assert surveyed(tmp_path / "link" / "ckpt.pt", record, answer)[1] == copy
     Path(answer.copy).unlink()
     assert surveyed(path, record, answer)[1] == (answer.copy, False)
 
@@ -180,19 +178,6 @@ def test_a_copy_stands_where_its_own_age_puts_it(tmp_path: Path) -> None:
     last.write_bytes(torch_zip())  # weights alone
     os.utime(last, (4600, 4600))
     assert [path for path, _ in surveyed(best, record, answer)][1:] == [answer.copy, str(last)]
-
-
-def test_a_torn_file_is_known_again_on_another_way_to_it(tmp_path: Path) -> None:
-    """The user may name the directory by a link."""
-    path = tmp_path / "out" / "ckpt.pt"
-    path.parent.mkdir()
-    path.write_bytes(torch_zip())
-    record = noted(path, step=7)
-    answer = copied(tmp_path, record)
-    path.write_bytes(torch_zip()[:50])
-    (tmp_path / "link").symlink_to(path.parent)
-    copy = surveyed(tmp_path / "link" / "ckpt.pt", record, answer)[1]
-    assert copy == (answer.copy, True)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before it", "during it"])

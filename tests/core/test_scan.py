@@ -89,6 +89,17 @@ def test_a_scan_that_answers_ends_the_trouble() -> None:
     assert evolve(state, launching).scan_failures == 0
 
 
+def test_a_package_whose_format_fails_is_told_once() -> None:
+    """The scan has not failed: the plan is made with what was found."""
+    state, answer = b.running(*ENDED), Survey(findings=(), directories=(), warnings=("odd: no",))
+    noticed, *planned = act(state, 1.0, survey=answer).events
+    told = "the scan of checkpoints is not complete: odd: no"
+    assert (noticed.kind, why_text(noticed.why)) == ("plugin", told)
+    state = evolve(state, noticed)
+    assert state.scan_failures == 0
+    assert act(state, 1.0, survey=answer).events == tuple(planned)
+
+
 def test_a_stop_ends_the_wait() -> None:
     state = fails(fails(fails(b.running(*ENDED), 1.0), 2.0), 3.0)
     (finished,) = act(evolve(state, b.stop()), 4.0).events

@@ -61,13 +61,12 @@ def places(
 
 def find_candidates(
     directories: Iterable[str],
-    limit: int = disk.DIRECTORY_CAP,
     *,
     most_depth: int = DEPTH,
     noted: Iterable[SaveRecord] = (),
     formats: Formats = OURS,
 ) -> tuple[tuple[Candidate, ...], Survey]:
-    """Walk the directories, level by level, so deep and `limit` entries in all.
+    """Walk the directories, level by level, so deep and DIRECTORY_CAP entries in all.
 
     The survey is without findings. It has failed where a place gave an error other than "not there"
     and "not allowed": it may hold checkpoints. Noted ones are looked up by themselves: their names
@@ -80,7 +79,7 @@ def find_candidates(
     pending = deque((directory, 0, False) for directory in looked)
     candidates: dict[str, Candidate] = {}
     seen: set[tuple[int, int]] = set()
-    left, problem, failed, cut = limit, None, False, False
+    left, problem, failed, cut = disk.DIRECTORY_CAP, None, False, False
     while pending and not cut:
         directory, depth, linked = pending.popleft()
         try:
@@ -98,7 +97,8 @@ def find_candidates(
             candidates.setdefault(candidate.path, candidate)
         left -= len(listing.entries)
         if left <= 0 or (listing.cut and not linked):
-            problem = f"only the newest {limit} entries were looked at, up to {directory}"
+            looked_at = f"only the newest {disk.DIRECTORY_CAP} entries were looked at"
+            problem = f"{looked_at}, up to {directory}"
             cut = True
         elif not owned and not linked and depth < most_depth:
             inside = [one for one in listing.entries if one.is_directory]

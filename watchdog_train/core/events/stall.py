@@ -93,6 +93,7 @@ NoticeKind = Literal[
     "no-progress",
     "room",
     "scan",
+    "plugin",
     "reader",
     "task",
     "metrics",

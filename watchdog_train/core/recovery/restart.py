@@ -129,12 +129,12 @@ def _plan_again(
     if restoring is not None:
         return restoring
     events: list[e.AnyEvent] = [*step.choice.rejected]
-    problems = list(observation.survey.warnings)
     if observation.survey.cut:
-        problems.insert(0, observation.survey.problem or "")
-    if problems:
-        why = Why("scan-cut", problem="; ".join(problems))
+        why = Why("scan-cut", problem=observation.survey.problem or "")
         events.append(e.Noticed(kind="scan", pids=(), why=why))
+    if observation.survey.warnings and "plugin" not in state.notices:
+        why = Why("scan-cut", problem="; ".join(observation.survey.warnings))
+        events.append(e.Noticed(kind="plugin", pids=(), why=why))
     if (chosen := step.choice.chosen) is not None:
         events.append(
             e.CheckpointChosen(
