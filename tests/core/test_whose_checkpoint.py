@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.checkpoint_samples import lightning_zip, look, noted, write_files, write_hf
-from watchdog_train.checkpoints.records import Running
-from watchdog_train.core.model import SaveRecord
+from watchdog_train.core.model import SaveRecord, TrainingReport
 
 START_S = 1_000_000.0
 
@@ -20,11 +19,11 @@ def saved(
     return noted(path, "hf", step=step, t=START_S + at_s + 0.5, **whose)
 
 
-def running(home: Path, nth: int = 1) -> Running:
-    return Running(home=str(home), nth=nth)
+def running(home: Path, nth: int = 1) -> TrainingReport:
+    return TrainingReport(home=str(home), nth=nth)
 
 
-def names(tmp_path: Path, saves: list[SaveRecord], run: Running | None) -> list[str]:
+def names(tmp_path: Path, saves: list[SaveRecord], run: TrainingReport | None) -> list[str]:
     found = look(tmp_path, saves=tuple(saves), running=run)
     return [f"{Path(one.path).parent.name}/{one.step}" for one in found]
 

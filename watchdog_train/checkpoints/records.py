@@ -13,23 +13,16 @@ from watchdog_train.checkpoints import lightning
 from watchdog_train.checkpoints.disk import Following, Sizes
 from watchdog_train.checkpoints.formats import Candidate
 from watchdog_train.checkpoints.pickle_head import is_behind, step_of
-from watchdog_train.core.model import SaveRecord, Value, Whose
+from watchdog_train.core.model import SaveRecord, TrainingReport, Whose
 
 _real = os.path.realpath
-
-
-class Running(Value):
-    """The training that ran when the attempt ended, as its process told it."""
-
-    home: str
-    nth: int | None = None
 
 
 class Records:
     """The newest record of each path, by real path."""
 
     def __init__(
-        self, saves: Iterable[SaveRecord], running: Running | None, below: Iterable[str]
+        self, saves: Iterable[SaveRecord], running: TrainingReport | None, below: Iterable[str]
     ) -> None:
         self._newest: dict[str, SaveRecord] = {}
         self._lost: dict[tuple[int, int], SaveRecord] = {}

@@ -21,7 +21,7 @@ from watchdog_train.checkpoints.find import DEPTH, find_candidates, places
 from watchdog_train.checkpoints.formats import Candidate, Limits, Verdict, judged
 from watchdog_train.checkpoints.order import newest_first
 from watchdog_train.checkpoints.pickle_head import contents, counters, is_behind, step_of
-from watchdog_train.checkpoints.records import Records, Running
+from watchdog_train.checkpoints.records import Records
 from watchdog_train.checkpoints.registry import OURS, Formats, all_formats
 from watchdog_train.core import model
 from watchdog_train.core.model.recovery import UNFINISHED
@@ -53,7 +53,7 @@ class SurveyRequest(model.Value):
     only_directories: bool = False
     """The user named them: look nowhere else."""
     saves: tuple[model.SaveRecord, ...] = ()
-    running: Running | None = None
+    running: model.TrainingReport | None = None
     """Its checkpoints go first: it was stopped in the middle."""
     argv: tuple[str, ...] = ()
     cwd: str = ""

@@ -26,6 +26,7 @@ from watchdog_train.core.model import (
     ScanLevel,
     Straggler,
     Survey,
+    TrainingReport,
     Value,
     Why,
     together,
@@ -75,13 +76,6 @@ class HookReport(Value):
     pid: int
     status: Literal["skipped", "failed"]
     why: str
-
-
-class TrainingReport(Value):
-    """The newest training of the job's first rank, by where it writes to."""
-
-    home: str
-    nth: int | None = None
 
 
 class Sleep(Value):

@@ -9,9 +9,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from watchdog_train.core.actions import HookReport, SettingReport, TrainingReport
+from watchdog_train.core.actions import HookReport, SettingReport
 from watchdog_train.core.fold.state import AttemptRecord
-from watchdog_train.core.model import MemberSample, RankPlaces, Sample
+from watchdog_train.core.model import MemberSample, RankPlaces, Sample, TrainingReport
 from watchdog_train.core.notices.notes import Note, TaskNote
 from watchdog_train.store.slots import read_note
 

@@ -172,7 +172,6 @@ class Performer:
     def _survey(self, action: a.StartSurvey, state: State, observation: a.Observation) -> None:
         # With all formats of checkpoints, which most runs never ask for.
         from watchdog_train.checkpoints.find import place_options
-        from watchdog_train.checkpoints.records import Running
         from watchdog_train.checkpoints.survey import SurveyRequest
 
         context = self._context
@@ -194,7 +193,6 @@ class Performer:
         attempt = state.attempt
         is_empty = nobody_left(observation)
         ended = attempt is None or attempt.tree_gone or (attempt.ended and is_empty)
-        running = observation.training
         trees = [tree for each in state.attempts for tree in each.trees]
         now = observation.wall if ended else 0.0
         ended_at = max((tree.gone_at or now for tree in trees), default=0.0)
@@ -210,7 +208,7 @@ class Performer:
             # A leader before this run may have begun it: then nobody has looked.
             began=state.started_at if state.attempts and state.attempts[0].token else None,
             present=str(context.directory.present),
-            running=Running(home=running.home, nth=running.nth) if running is not None else None,
+            running=observation.training,
             kept=state.kept,
             settle_s=0.0 if ended else 2.0,
             budget_s=deadline_s / 2,

@@ -136,13 +136,8 @@ def start_copy(context: Context, action: KeepCopy, state: State) -> None:
         most_bytes=context.policy.recovery.keep_bytes,
         earlier=kept if kept is not None and kept.attempt < number else None,
     )
-    failed = KeepAnswer(
-        path=action.save.path,
-        copy="",
-        format=action.save.format,
-        step=action.save.step,
-        saved_at=0.0,
-    )
+    save = action.save
+    failed = KeepAnswer(path=save.path, copy="", format=save.format, step=save.step, saved_at=0.0)
     context.tasks.ask(
         "keep",
         request,

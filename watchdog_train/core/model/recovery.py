@@ -70,6 +70,13 @@ class Whose(Value):
     """What was trained; two that differ are two trainings."""
 
 
+class TrainingReport(Value):
+    """The newest training of the first rank, as its process told it, by where it writes to."""
+
+    home: str
+    nth: int | None = None
+
+
 class CheckpointRef(Whose):
     """The checkpoint a plan resumes from."""
 
@@ -147,16 +154,10 @@ class KeptCopy(Value):
     """Whose save it is."""
 
 
-class KeepAnswer(Value):
+class KeepAnswer(KeptCopy):
     """What a child that was to keep a copy has done."""
 
-    path: str
-    copy: str
-    format: str
-    step: int | None
-    saved_at: float
     how: Literal["reflink", "copy"] = "copy"
-    seconds: float = 0.0
     problem: str | None = None
     """Why there is none."""
 
