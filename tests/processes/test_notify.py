@@ -187,7 +187,7 @@ def test_what_could_not_be_sent_is_sent_when_the_service_is_back(tmp_path: Path)
         with serving(back):
             assert wait_until(told, 30, "an answer") == [("http #2", True)]
     assert [len(each.messages) for each in (good, back)] == [1, 1]
-    assert "the training continues" in back.messages[0]["message"]
+    assert "stall 0001 is over" in back.messages[0]["message"]
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_runs(tmp_path: Path) -> None:

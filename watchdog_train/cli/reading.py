@@ -103,26 +103,18 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Document:
     is_copy = reading.original is not None
     # The processes of the original are its own, and may be of a later attempt.
     same_boot = here and not is_copy and state.boot_id == system.boot_id()
-    alive = None
-    if not is_copy:
-        alive = _supervisor_alive(run, state, system, here=here, same_boot=same_boot)
     live = Live(
         at=time.time(),
         mono=system.monotonic() if same_boot else None,
-        supervisor_alive=alive,
+        supervisor_alive=None if is_copy else _is_alive(run, state, here=here, boot=same_boot),
         here=here,
         is_copy=is_copy,
         save=newest_save(run, state),
         log_tail=_log_tail(run, state, log_lines) if log_lines else (),
         problems=reading.problems,
     )
-    now = live.mono
-    if not state.finished and now is not None:
-        slot_dir = Path(state.slot_dir) if state.slot_dir is not None else None
-        vitals = vitals_in(slot_dir) if alive else None
-        blind_s = blind_for_s(vitals, now) if vitals is not None else None
-        live = msgspec.structs.replace(live, blind_s=blind_s)
-        live = _look_at_processes(live, now, state, slot_dir, system)
+    if not state.finished and live.mono is not None:
+        live = _measured(live, live.mono, state, system)
     return Document(state=state, live=live, events=reading.events)
 
 
@@ -135,23 +127,22 @@ def _host() -> str:
     return socket.gethostname()
 
 
-def _supervisor_alive(
-    run: RunDirectory, state: State, system: ProcessSystem, *, here: bool, same_boot: bool
-) -> bool | None:
+def _is_alive(run: RunDirectory, state: State, *, here: bool, boot: bool) -> bool | None:
+    """Of the supervisor; `boot`: the recorded pids are those of this machine since its boot."""
     held = is_held(run.lock)
     if held is not None and (held or here):
         return held
     if not here or state.supervisor is None:
         return None
-    return system.is_alive(state.supervisor) if same_boot else False
+    return current().is_alive(state.supervisor) if boot else False
 
 
-def _look_at_processes(
-    live: Live, now: float, state: State, slot_dir: Path | None, system: ProcessSystem
-) -> Live:
+def _measured(live: Live, now: float, state: State, system: ProcessSystem) -> Live:
     """Beats from the slots, and the states of recorded processes, each checked by its start."""
     from watchdog_train.core.notices.poll_events import run_progress  # 24 ms
 
+    slot_dir = Path(state.slot_dir) if state.slot_dir is not None else None
+    vitals = vitals_in(slot_dir) if live.supervisor_alive else None
     scan = read_slots(slot_dir) if slot_dir is not None else SlotScan(readings=(), problems=())
     slots = {slot.pid: slot for slot in scan.readings}
     members = _members(state, slots)
@@ -168,6 +159,7 @@ def _look_at_processes(
     sample = Sample(at=now, members=tuple(samples))
     live = msgspec.structs.replace(
         live,
+        blind_s=blind_for_s(vitals, now) if vitals is not None else None,
         states={one.member.pid: one.state for one in samples},
         problems=(*live.problems, *scan.problems[:3]),
     )

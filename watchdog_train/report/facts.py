@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import PurePath
 
 import msgspec
 
@@ -17,7 +16,6 @@ from watchdog_train.core.model import (
     Member,
     Plan,
     ProcessId,
-    RunProgress,
     Why,
 )
 from watchdog_train.core.recovery.remedies import helped, passed_once, tried
@@ -75,17 +73,6 @@ def step_words(step: int | None) -> str:
 def newest_step(state: State) -> int | None:
     """The newest that is known, else the newest of all attempts."""
     return state.progress.step if state.progress.step is not None else state.best_step
-
-
-def of_total(progress: RunProgress) -> str:
-    """` of 2,000`; empty where the number of steps is not known."""
-    return f" of {words.number(progress.total_steps)}" if progress.total_steps else ""
-
-
-def caught_words(stalls: Iterable[StallRecord]) -> list[str]:
-    """`2 stalls`, `1 crash`."""
-    counts = Counter(stall.why for stall in stalls)
-    return [words.count(counts[kind], kind) for kind in ("stall", "crash") if counts[kind]]
 
 
 def permanent_lines(state: State, script_lines: ScriptLines) -> dict[str, str]:
@@ -178,14 +165,6 @@ def what_followed(stall: StallRecord, state: State) -> str | None:
                 origin = f"resumed from {step_words(used.step)} ({words.last_part(used.path)})"
             return f"attempt {after.attempt} {origin}, {changed}"
     return f"the run ended: {why_text(state.why)}" if state.finished and state.why else None
-
-
-def stalls_dir(state: State) -> str | None:
-    """Where the bundles are, relative to the working directory if below it."""
-    bundles = [stall.dir for stall in state.stalls if stall.dir]
-    if not bundles:
-        return None
-    return words.short_path(str(PurePath(bundles[-1]).parent), state.cwd)
 
 
 def tried_lines(state: State) -> tuple[str, ...]:

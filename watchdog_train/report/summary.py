@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import PurePath
+
 from watchdog_train.core.actions import Observation
 from watchdog_train.core.diagnosis.crash import traceback_lines
 from watchdog_train.core.fold.state import State
@@ -111,8 +114,8 @@ def closing_lines(
     if crash is not None and crash.exception is not None and state.outcome in ("failed", "gave_up"):
         raised = traceback_lines(crash.exception)[:-1]
         lines += [f"{' ' * (len(one) - len(one.lstrip()))}{clean(one)}" for one in raised]
-    where = facts.stalls_dir(state)
-    if where is not None:
+    if bundles := [stall.dir for stall in state.stalls if stall.dir]:
+        where = words.short_path(str(PurePath(bundles[-1]).parent), state.cwd)
         lines.append(f"dumps: {where} ({words.listed([clean(s.id, 40) for s in state.stalls])})")
     lines += facts.tried_lines(state)
     if permanent := facts.permanent_lines(state, script_lines).values():
@@ -140,10 +143,11 @@ def outcome_line(state: State) -> str:
         head = f"{state.state}, attempt {number}"
     parts = []
     if (step := facts.newest_step(state)) is not None:
-        parts.append(f"{facts.step_words(step)}{facts.of_total(state.progress)}")
+        parts.append(_of_total(step, state.progress))
     if state.restarts:
         parts.append(words.count(state.restarts, "restart"))
-    parts += facts.caught_words(state.stalls)
+    counts = Counter(stall.why for stall in state.stalls)
+    parts += [words.count(counts[kind], kind) for kind in ("stall", "crash") if counts[kind]]
     if state.started_at is not None and state.updated_at is not None:
         parts.append(duration(state.updated_at - state.started_at))
     return f"{head}{'; ' if parts else ''}{', '.join(parts)}"
@@ -158,11 +162,16 @@ def verdict_line(state: State) -> str:
     return f"{ended}{outcome_line(state)}{would}{warning}"
 
 
+def _of_total(step: int, progress: RunProgress) -> str:
+    total = f" of {words.number(progress.total_steps)}" if progress.total_steps else ""
+    return f"{facts.step_words(step)}{total}"
+
+
 def progress_line(progress: RunProgress) -> str | None:
     """Step, pace, loss and time left; None while no step is known."""
     if progress.step is None:
         return None
-    text = f"{facts.step_words(progress.step)}{facts.of_total(progress)}"
+    text = _of_total(progress.step, progress)
     if progress.percent is not None:
         text += f" ({words.percent_text(progress.percent)})"
     parts = [text]
