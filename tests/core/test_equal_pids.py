@@ -78,6 +78,16 @@ def test_what_a_launcher_prints_is_of_its_own_ranks() -> None:
     assert [process.rank for process, _ in failures] == [1]
 
 
+def test_a_rank_that_has_ended_has_no_stacks_of_the_next_one(tmp_path: Path) -> None:
+    """A launcher has started it again, and the system has given it the same pid."""
+    ended = gone(0, 100.0, pid=PID)
+    living = node(0, WAITS)
+    both = msgspec.structs.replace(living, processes=(*living.processes, ended))
+    bundle_in(tmp_path, both, 100.0)
+    read = read_inputs([str(tmp_path)]).evidence
+    assert [bool(one.threads) for one in read.processes] == [True, True, False]
+
+
 def test_the_joint_bundle_names_the_one_to_blame(tmp_path: Path) -> None:
     """Read from the files of two nodes: the bundle of the guilty one is told."""
     bundles = tuple(str(tmp_path / name) for name in ("node0", "node1"))

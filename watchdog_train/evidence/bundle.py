@@ -213,6 +213,8 @@ def read_logs(folder: Path) -> tuple[LogText, ...]:
 
 
 def _with_threads(folder: Path, process: ProcessEvidence) -> ProcessEvidence:
+    if process.state == "X":
+        return process  # a file of its name is of the process that has its pid now
     path = folder / STACKS_FOLDER / f"{stack_name(process)}.json"
     return msgspec.structs.replace(process, threads=_read(path, tuple[ThreadStack, ...]) or ())
 
