@@ -7,6 +7,8 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "train-20261121-120000-0000" / "lock"
 
 
-def hold(path: Path) -> subprocess.Popen[str]:
+@contextmanager
+def holding(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until its stdin ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
@@ -44,18 +47,24 @@ def hold(path: Path) -> subprocess.Popen[str]:
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
-    return process
+    try:
+        yield process
+    finally:
+        process.communicate(timeout=20)
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    process.communicate(timeout=20)
+@contextmanager
+def held(path: Path) -> Iterator[RunLock]:
+    lock = RunLock(path, ME)
+    lock.acquire()
+    yield lock
+    lock.release()
 
 
 def test_two_supervisors_are_refused(path: Path) -> None:
     """The second is refused with exit code 78, naming the first; it may start when that ends."""
     assert is_held(path) is False
-    process = hold(path)
-    try:
+    with holding(path) as process:
         assert is_held(path) is True
         with pytest.raises(WtrainError) as caught:
             RunLock(path, ME).acquire()
@@ -64,29 +73,22 @@ def test_two_supervisors_are_refused(path: Path) -> None:
         assert f"pid {process.pid} on there" in caught.value.message
         expected = Holder(pid=process.pid, start=5, host="there", boot_id="b")
         assert read_holder(path) == expected
-    finally:
-        end(process)
     assert is_held(path) is False
     assert read_holder(path) is None
-    lock = RunLock(path, ME)
-    lock.acquire()
-    assert is_held(path) is True
-    lock.release()
+    with held(path) as lock:
+        assert is_held(path) is True
     lock.release()
 
 
 def test_a_killed_holder_leaves_the_lock_free(path: Path) -> None:
     """After SIGKILL the next supervisor gets the run, and can read who had it."""
-    process = hold(path)
-    process.kill()
-    end(process)
+    with holding(path) as process:
+        process.kill()
     assert is_held(path) is False
     who = read_holder(path)
     assert who.pid == process.pid
-    lock = RunLock(path, ME)
-    lock.acquire()
-    assert read_holder(path) == ME
-    lock.release()
+    with held(path):
+        assert read_holder(path) == ME
 
 
 def test_children_do_not_inherit_the_lock(path: Path) -> None:
@@ -113,9 +115,8 @@ def test_a_look_at_the_lock_does_not_refuse_a_supervisor(path: Path) -> None:
     )
     asking.stdout.readline()
     for _ in range(100):
-        lock = RunLock(path, ME)
-        lock.acquire()
-        lock.release()
+        with held(path):
+            pass
     asking.communicate(timeout=60)
 
 
@@ -155,11 +156,8 @@ def test_an_unwritable_place_cannot_be_locked(tmp_path: Path) -> None:
 
 def test_the_holder_file_is_not_trusted(path: Path) -> None:
     """Garbage beside the lock changes only the words."""
-    process = hold(path)
-    try:
+    with holding(path):
         (path.parent / "lock.json").write_bytes(b"\xff" * 9000)
         with pytest.raises(WtrainError, match="by another process"):
             RunLock(path, ME).acquire()
-    finally:
-        end(process)
     wait_until(lambda: is_held(path) is False, 5.0, "the lock is free")

@@ -38,17 +38,8 @@ from watchdog_train.supervisor.terminal import Terminal, terminal_now
 from watchdog_train.system import current
 
 PYTHON = sys.executable
-NO_TERMINAL = Terminal(
-    stdout_is_terminal=False, stderr_is_terminal=False, same_stream=True, give_stdin=False
-)
-ON_TERMINAL = Terminal(
-    stdout_is_terminal=True,
-    stderr_is_terminal=True,
-    same_stream=True,
-    give_stdin=False,
-    rows=41,
-    columns=123,
-)
+NO_TERMINAL = Terminal()
+ON_TERMINAL = Terminal(stdout_is_terminal=True, stderr_is_terminal=True, rows=41, columns=123)
 
 
 def plan_of(*argv: str, **changes: Any) -> Plan:
@@ -202,9 +193,7 @@ TERMINAL_REPORT = (
 
 def test_each_stream_is_like_the_users(launch: Launch, attempt: Path) -> None:
     """`wtrain run ... >file` on a terminal: stdout is no terminal, stderr is one."""
-    mixed = Terminal(
-        stdout_is_terminal=False, stderr_is_terminal=True, same_stream=False, give_stdin=False
-    )
+    mixed = Terminal(stderr_is_terminal=True, same_stream=False)
     program = TERMINAL_REPORT + "\nprint('bar\\r', end='', file=sys.stderr)"
     launch(PYTHON, "-c", program, terminal=mixed)
     assert output(attempt, "stdout") == "[false, false, true, null]\n"
@@ -271,6 +260,18 @@ def test_status_is_heard_in_pieces(launch: Launch) -> None:
     os.close(told)
 
 
+def go_on_without_keeper(
+    launched: LaunchedKeeper, attempt: Path, table: ChildTable, *, gate: str
+) -> None:
+    """Kill the keeper, open the gate of the training, and wait for its last line."""
+    os.kill(launched.child.pid, signal.SIGKILL)
+    wait_until(table.poll, 10, "the keeper is dead")
+    drain_without_keeper(launched.ends, attempt, attempt, table, log_cap_bytes=1024 * 1024)
+    (attempt.parents[1] / "gate").write_text(gate)
+    log = attempt / "output.log"
+    wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
+
+
 def test_dead_keeper_does_not_block_the_training(
     launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
 ) -> None:
@@ -285,11 +286,7 @@ def test_dead_keeper_does_not_block_the_training(
     record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
     log = attempt / "output.log"
     wait_until(lambda: log.exists() and log.read_text() == "before\n", 10, "it has written")
-    os.kill(launched.child.pid, signal.SIGKILL)
-    wait_until(table.poll, 10, "the keeper is dead")
-    drain_without_keeper(launched.ends, attempt, attempt, table, log_cap_bytes=1024 * 1024)
-    (tmp_path / "gate").write_text("")
-    wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
+    go_on_without_keeper(launched, attempt, table, gate="")
     assert len(log.read_text().splitlines()) == 20002
     wait_until(lambda: not is_alive(record.pid or 0), 10, "the training has ended")
 
@@ -312,11 +309,7 @@ def test_dead_keeper_does_not_block_a_rank(
     log, own = attempt / "output.log", attempt / "ranks/1/output.log"
     for file in (own, log):  # what the keeper has read and not written dies with it
         wait_until(lambda f=file: f.exists() and f.read_text() == "before\n", 10, "it is written")
-    os.kill(launched.child.pid, signal.SIGKILL)
-    wait_until(table.poll, 10, "the keeper is dead")
-    drain_without_keeper(launched.ends, attempt, attempt, table, log_cap_bytes=1024 * 1024)
-    (tmp_path / "gate").write_text("\n\n")
-    wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
+    go_on_without_keeper(launched, attempt, table, gate="\n\n")
     wait_until(lambda: own.read_text() == log.read_text(), 10, "in both files")
     assert len(own.read_text().splitlines()) == 30002
     wait_until(lambda: not is_alive(record.pid or 0), 10, "the launcher has ended")

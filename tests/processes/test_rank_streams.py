@@ -26,20 +26,9 @@ from watchdog_train.supervisor.terminal import Terminal
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="a launcher reaches the streams by /proc"
 )
-PIPES = Terminal(
-    stdout_is_terminal=False, stderr_is_terminal=False, same_stream=True, give_stdin=False
-)
-TWO_PIPES = Terminal(
-    stdout_is_terminal=False, stderr_is_terminal=False, same_stream=False, give_stdin=False
-)
-TERMINAL = Terminal(
-    stdout_is_terminal=True,
-    stderr_is_terminal=True,
-    same_stream=True,
-    give_stdin=False,
-    rows=33,
-    columns=111,
-)
+PIPES = Terminal()
+TWO_PIPES = Terminal(same_stream=False)
+TERMINAL = Terminal(stdout_is_terminal=True, stderr_is_terminal=True, rows=33, columns=111)
 BEGIN = (
     f"import json, os\ntold = json.loads(os.environ[{layout.ENV_RANK_STREAMS!r}])\n"
     "places = told['ranks']\n"

@@ -216,15 +216,15 @@ def _named(
     run_ref: str, here: tuple[RunDirectory, ...], live: tuple[RunDirectory, ...]
 ) -> RunDirectory:
     known = newest_last({_real(run.path): run for run in (*live, *here)}.values())
-    local = [run for run in here if run.run_id == run_ref]
-    if exact := local or [run for run in known if run.run_id == run_ref]:
-        return exact[-1]
+
+    def all_with(fits: Callable[[RunDirectory], bool]) -> list[RunDirectory]:
+        return [run for run in here if fits(run)] or [run for run in known if fits(run)]
+
     # A name before a prefix: `sft` means the newest sft, not "sft-2026... or sft-2027...".
-    of_name = [run for run in here if run.name == run_ref and run.stamp]
-    if of_name := of_name or [run for run in known if run.name == run_ref and run.stamp]:
-        return of_name[-1]
-    begins = [run for run in here if run.run_id.startswith(run_ref)]
-    of_prefix = begins or [run for run in known if run.run_id.startswith(run_ref)]
+    exact = all_with(lambda run: run.run_id == run_ref)
+    if exact := exact or all_with(lambda run: run.name == run_ref and bool(run.stamp)):
+        return exact[-1]
+    of_prefix = all_with(lambda run: run.run_id.startswith(run_ref))
     if len(of_prefix) == 1:
         return of_prefix[0]
     if of_prefix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from watchdog_train.core.starting.nodes import NodeError, find_node
 from watchdog_train.errors import WtrainError
 from watchdog_train.supervisor.duplicates import ancestors
 from watchdog_train.system.protocol import ProcessSystem
+from watchdog_train.trusted_files import read_regular
 
 MPI_STARTERS = ("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "prterun", "prted", "orted")
 TORCH: Final = ("wtrain", "torchrun", "torch")
@@ -110,14 +112,10 @@ def _in_script(argv: Sequence[str], cwd: Path) -> Found | None:
 
 def _text(path: Path, cap_bytes: int) -> bytes | None:
     """A whole file; None where it cannot be read or is too long."""
-    try:
-        if not path.is_file():  # a pipe would never end
-            return None
-        with path.open("rb") as file:
-            text = file.read(cap_bytes + 1)
-    except (OSError, ValueError):
-        return None
-    return text if len(text) <= cap_bytes else None
+    with suppress(ValueError):  # a NUL in its name
+        found = read_regular(path, cap_bytes + 1, follow=True)
+        return found[0] if found is not None and found[1] <= cap_bytes else None
+    return None
 
 
 def _accelerate_config(

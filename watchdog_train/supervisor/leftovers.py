@@ -178,17 +178,19 @@ def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[L
     used = machine.mapped is not None and f"-{run_id}/" in machine.mapped
     if used or time.time() - about.st_mtime < FRESH_S:
         return
-    size = size_bytes(path)
-    if run_id not in machine.finished and machine.mapped is None:
-        why = f"whether {run_id} still uses it cannot be told here"
-        yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
-        return
+    why_not = None
     known = any(run.run_id == run_id for run in machine.runs)
-    if path.parent.name.endswith("-spill") and known and names_in(path):
-        why = f"events of {run_id} wait here for a disk that takes them: wtrain adopt {run_id}"
-        yield Leftover(kind=kind, what=str(path), why=why, bytes=size, removable=False)
-        return
-    yield Leftover(kind=kind, what=str(path), why=f"{run_id} does not run any more", bytes=size)
+    if run_id not in machine.finished and machine.mapped is None:
+        why_not = f"whether {run_id} still uses it cannot be told here"
+    elif path.parent.name.endswith("-spill") and known and names_in(path):
+        why_not = f"events of {run_id} wait here for a disk that takes them: wtrain adopt {run_id}"
+    yield Leftover(
+        kind=kind,
+        what=str(path),
+        why=why_not or f"{run_id} does not run any more",
+        bytes=size_bytes(path),
+        removable=why_not is None,
+    )
 
 
 def _shared_memory(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:

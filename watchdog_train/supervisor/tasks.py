@@ -24,7 +24,6 @@ from watchdog_train.core.model import (
     KeepAnswer,
     RestoreAnswer,
     Survey,
-    Why,
     said,
 )
 from watchdog_train.evidence.request import (
@@ -128,15 +127,11 @@ class Tasks:
     def run_commands(self, order: CommandOrder, folder: Path, env: Mapping[str, str]) -> None:
         """Start the user's commands that a restart waits for."""
 
-        def finish(helper: Helper) -> None:
-            found = helper.answer(tuple[CommandResult, ...])
-            self.commands = found or failed(order, said(helper.why_no_answer()))
+        def without(problem: str) -> tuple[CommandResult, ...]:
+            return failed(order, said(problem))
 
-        try:
-            limit_s = order.within_s - COMMAND_EXTRA_S
-            self._start("commands", order, folder, limit_s, finish, env=env)
-        except OSError as error:
-            self.commands = failed(order, Why("could-not-start", problem=error.strerror or ""))
+        kind, limit_s = tuple[CommandResult, ...], order.within_s - COMMAND_EXTRA_S
+        self.ask("commands", order, folder, kind, without, deadline_s=limit_s, env=env)
 
     def ask(
         self,
@@ -148,6 +143,7 @@ class Tasks:
         *,
         deadline_s: float,
         then: Callable[[Answer], None] = lambda _: None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """Start a task that writes one answer of this kind into the folder.
 
@@ -160,7 +156,7 @@ class Tasks:
             then(answer)
 
         try:
-            self._start(name, request, folder, deadline_s, finish)
+            self._start(name, request, folder, deadline_s, finish, env=env)
         except OSError as error:
             if name == "survey" and error.errno in PASSING:
                 raise

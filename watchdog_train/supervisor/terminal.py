@@ -23,13 +23,13 @@ from watchdog_train.supervisor.resources import start_thread
 
 
 class Terminal(Value):
-    """Where the user's three streams lead."""
+    """Where the user's three streams lead; by default those of a run in the background."""
 
-    stdout_is_terminal: bool
-    stderr_is_terminal: bool
-    same_stream: bool
+    stdout_is_terminal: bool = False
+    stderr_is_terminal: bool = False
+    same_stream: bool = True
     """stdout and stderr are one file."""
-    give_stdin: bool
+    give_stdin: bool = False
     """The training may read our standard input."""
     rows: int = 24
     columns: int = 80
@@ -38,12 +38,7 @@ class Terminal(Value):
 def terminal_now(*, foreground: bool) -> Terminal:
     """The user's streams as they are now; a detached run has none."""
     if not foreground:
-        return Terminal(
-            stdout_is_terminal=False,
-            stderr_is_terminal=False,
-            same_stream=True,
-            give_stdin=False,
-        )
+        return Terminal()
     on_terminal = {fd: is_terminal(fd) for fd in (1, 2)}
     sizes = [size for fd in (1, 2) if on_terminal[fd] and (size := window_size(fd))]
     rows, columns = (*sizes, (24, 80))[0]
