@@ -10,7 +10,7 @@ from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CodePlace, Explanation, signal_name
 from watchdog_train.core.model.exceptions import Failure
 from watchdog_train.report.evidence_text import changes, glance
-from watchdog_train.report.explanation_text import because, more_sentences, what_happened
+from watchdog_train.report.explanation_text import because, file_line, more_sentences, what_happened
 from watchdog_train.report.words import clean
 
 _WIDTH, _FILE_WIDTH = 80, 48
@@ -68,8 +68,7 @@ def failure_words(failure: Failure) -> str:
     if failure.shown == "signal" and failure.signal is not None:
         what = f"killed by {signal_name(failure.signal)}"
     if place is not None:
-        name = place.file.replace("\\", "/").rpartition("/")[2]
-        what += f" at {clean(name, _NAME_CAP)}:{place.line} in {_called(place)}"
+        what += f" at {file_line(place)} in {_called(place)}"
     if fact.message:
         what += f": {clean(fact.message, _MESSAGE_CAP)}"
     whose = [f"rank {fact.rank}"] if fact.rank is not None else []

@@ -148,13 +148,17 @@ def _what(verdict: BundleVerdict) -> list[str]:
         lines.append(f"- command: `{' '.join(verdict.command)[:300]}`")
     if verdict.exit is not None:
         lines.append(f"- ended: {exit_text(verdict.exit.code, verdict.exit.signal)}")
-    silence = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
-    silence += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
-    if silence:
-        lines.append(f"- since: {', '.join(silence)}")
+    if since := silence(verdict):
+        lines.append(f"- since: {', '.join(since)}")
     if verdict.words and verdict.why != "crash":  # a crash is none of a watchdog's verdicts
         lines.append(f"- verdict: {verdict.words}")
     return lines
+
+
+def silence(verdict: BundleVerdict) -> list[str]:
+    """`no progress for 61 s`, `in phase train`."""
+    found = [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
+    return found + ([f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else [])
 
 
 def captured_lines(verdict: BundleVerdict) -> list[str]:

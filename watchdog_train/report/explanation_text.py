@@ -15,7 +15,7 @@ from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CrashFact, ExceptionFact, FullDisk, signal_name
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
-from watchdog_train.core.model.exceptions import ExceptionCause
+from watchdog_train.core.model.exceptions import CodePlace, ExceptionCause
 from watchdog_train.core.model.gpu import FLAT_UTIL, IDLE_POWER_SHARE, GpuUse
 from watchdog_train.report import words
 from watchdog_train.report.words import clean, duration, listed
@@ -203,22 +203,16 @@ def _before(crash: CrashFact) -> str:
     if crash.disk is not None:
         told = f"{disk_words(crash.disk)}; "
     if crash.first is not None:
-        by = crash.vanished
+        gone = crash.vanished
         pid = f"pid {crash.first.pid} raised " if crash.first.pid is not None else "first "
-        if by is not None and by.script and by.helper is not None:
-            of = f" of rank {crash.rank}" if by.helper.ppid == crash.pid else ""
-            name = clean(by.script.rpartition("/")[2], 60)
-            pid = f"{name} (helper{of}, pid {by.pid}) raised "
+        if gone is not None and gone.script and gone.helper is not None:
+            of = f" of rank {crash.rank}" if gone.helper.ppid == crash.pid else ""
+            name = clean(gone.script.rpartition("/")[2], 60)
+            pid = f"{name} (helper{of}, pid {gone.pid}) raised "
         told += f"{pid}{_raised(crash.first, '')}; then "
     elif crash.vanished is not None and crash.vanished.helper is not None:
-        helper = crash.vanished.helper
-        who = x.Who(
-            pid=helper.pid,
-            role=helper.role,
-            rank=helper.rank,
-            worker=helper.worker,
-            name=helper.name,
-        )
+        by = crash.vanished.helper
+        who = x.Who(pid=by.pid, role=by.role, rank=by.rank, worker=by.worker, name=by.name)
         end = x.End(signal=crash.vanished.signal, sender="unknown")
         told += f"{end_words(who_words(who), end, '', None)}; then "
     return told
@@ -238,8 +232,7 @@ def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
     step = f" at {number}" if number else ""
     if end.raised is not None:
         stays = end.stays_in
-        file = clean(stays.file.replace("\\", "/").rpartition("/")[2], 120) if stays else ""
-        now = f", now in {clean(stays.function, 60)} ({file}:{stays.line})," if stays else ""
+        now = f", now in {clean(stays.function, 60)} ({file_line(stays)})," if stays else ""
         return f"{who}{now} raised {_raised(end.raised, number)}"
     if end.signal is not None:
         name = signal_name(end.signal)
@@ -263,14 +256,19 @@ def end_words(who: str, end: x.End, where: str, at: int | None) -> str:
 def _raised(raised: ExceptionFact, step: str) -> str:
     """`RuntimeError at train.py:6 in DataLoader worker 1, step 9: bad; after KeyError: 'a'`."""
     place = raised.place
-    file = clean(place.file.replace("\\", "/").rpartition("/")[2], 120) if place else ""
-    at = f" at {file}:{place.line}" if place else ""
+    at = f" at {file_line(place)}" if place else ""
     at += f" in DataLoader worker {raised.worker}" if raised.worker is not None else ""
     at += f" in thread {clean(raised.thread, 60)}" if raised.thread else ""
     at += f", {step}" if step else ""
     first = raised.chain[0] if raised.chain else None
     after = f"; after {_told(first)}" if first is not None else ""
     return f"{_told(raised, at)}{after}"
+
+
+def file_line(place: CodePlace | x.Place) -> str:
+    """`train.py:6`, without the directory."""
+    file = place.file.replace("\\", "/").rpartition("/")[2]
+    return f"{clean(file, 120)}:{place.line}"
 
 
 def _told(raised: ExceptionFact | ExceptionCause, at: str = "") -> str:

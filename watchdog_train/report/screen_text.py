@@ -10,7 +10,7 @@ from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence
 from watchdog_train.core.diagnosis.places import groups
 from watchdog_train.core.diagnosis.stacks import trimmed
 from watchdog_train.core.model import Explanation
-from watchdog_train.report.evidence_text import captured_lines, glance, labels, title
+from watchdog_train.report.evidence_text import captured_lines, glance, labels, silence, title
 from watchdog_train.report.explanation_text import (
     because,
     cause_words,
@@ -70,8 +70,7 @@ def _texts(verdict: BundleVerdict, found: Explanation | None, evidence: Evidence
     when = clock_time(verdict.at)
     when = f"attempt {verdict.attempt}, {when}" if verdict.attempt else when
     since = [when] if crash is not None else []
-    since += [f"no progress for {verdict.beat_age_s:.0f} s"] if verdict.beat_age_s else []
-    since += [f"in phase {verdict.phase}"] if verdict.phase not in (None, "unknown") else []
+    since += silence(verdict)
     since += [f"ended: {exit_text(end.code, end.signal)}"] if end is not None else []
     what = what_happened(found) if found is not None else "nothing was explained"
     why = cause_words(found) if found is not None else ""

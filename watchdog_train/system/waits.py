@@ -219,12 +219,11 @@ class WaitReader:
     def _file(
         self, pid: int, path: str, call: Literal["read", "write", "sync", "other"], fd: int
     ) -> w.FileWait:
-        offset = _offset(pid, fd) if call in ("read", "write") else None
         network = _network_type(pid, path)
         if network is not None:  # a dead server would hold whoever asks
-            return w.FileWait(call=call, path=path, network=network, offset=offset)
-        kind, size = _kind(f"/proc/{pid}/fd/{fd}")
-        is_regular, is_fifo = kind == "regular", kind == "fifo"
+            return w.FileWait(call=call, path=path, network=network)
+        kind = _kind(f"/proc/{pid}/fd/{fd}")
+        is_fifo = kind == "fifo"
         return w.FileWait(
             call=call,
             path=path,
@@ -232,8 +231,6 @@ class WaitReader:
             others=self._holders(path, writing=call == "read") if is_fifo else (),
             complete=self._listed_all() if is_fifo else True,
             unlinked=path.endswith(" (deleted)"),
-            offset=offset if is_regular else None,
-            size=size if is_regular and offset is not None else None,
         )
 
     def _open(self, pid: int, tid: int, call: tuple[int, ...]) -> w.Wait:
@@ -243,7 +240,7 @@ class WaitReader:
         network = _network_type(pid, path)
         if network is not None:
             return w.FileWait(call="open", path=path, network=network, end=end)
-        kind, _ = _kind(f"/proc/{pid}/root{path}")
+        kind = _kind(f"/proc/{pid}/root{path}")
         # Where the kernel says that it waits for the other end of a FIFO, what has the path now
         # is another file.
         unlinked = kind != "fifo" and _function(pid, tid) == "wait_for_partner"
@@ -280,17 +277,15 @@ class WaitReader:
         )
 
     def _disk(self, pid: int, tid: int, name: str | None, call: tuple[int, ...] | None) -> w.Wait:
-        path, offset = None, None
+        path = None
         if call and name in ("open", "openat"):
             path, _ = _opened(pid, call)
         elif call and name is not None and (name in _ON_A_FILE or name in ("flock", "fcntl")):
             path = proc.link(pid, f"fd/{call[1]}")
-            offset = _offset(pid, call[1]) if name in ("read", "write") else None
         return w.DiskWait(
             function=_function(pid, tid),
             path=path,
             network=_network_type(pid, path) if path else None,
-            offset=offset,
         )
 
     # -- sockets --------------------------------------------------------------------------------
@@ -558,12 +553,12 @@ def _opened(pid: int, call: tuple[int, ...]) -> tuple[str | None, _End | None]:
     return os.path.normpath(path), ends[access] if access < len(ends) else None
 
 
-def _kind(place: str) -> tuple[_Kind, int]:
-    """Of a file and its size; it must not be on a network, where the question might not return."""
+def _kind(place: str) -> _Kind:
+    """Of a file; it must not be on a network, where the question might not return."""
     try:
         found = os.stat(place)
     except OSError:
-        return "unknown", 0
+        return "unknown"
     kinds: tuple[tuple[Callable[[int], bool], _Kind], ...] = (
         (stat.S_ISREG, "regular"),
         (stat.S_ISDIR, "directory"),
@@ -571,12 +566,7 @@ def _kind(place: str) -> tuple[_Kind, int]:
         (stat.S_ISCHR, "device"),
         (stat.S_ISBLK, "device"),
     )
-    return next((kind for test, kind in kinds if test(found.st_mode)), "unknown"), found.st_size
-
-
-def _offset(pid: int, fd: int) -> int | None:
-    at = proc.fields(f"/proc/{pid}/fdinfo/{fd}").get("pos", "")
-    return int(at) if at.isdigit() else None
+    return next((kind for test, kind in kinds if test(found.st_mode)), "unknown")
 
 
 def _function(pid: int, tid: int) -> str | None:

@@ -54,9 +54,6 @@ class FileWait(_Wait, tag="file"):
     """Nobody can open this path any more."""
     end: Literal["read", "write", "both"] | None = None
     """Of open: for what. A FIFO that is opened to write has no reader."""
-    offset: int | None = None
-    size: int | None = None
-    """Both of a file that is read or written."""
 
 
 class FileLockWait(_Wait, tag="file_lock"):
@@ -171,7 +168,6 @@ class DiskWait(_Wait, tag="disk"):
     function: str | None = None
     path: str | None = None
     network: str | None = None
-    offset: int | None = None
 
 
 class Stopped(_Wait, tag="stopped"):
