@@ -157,7 +157,7 @@ def test_a_thread_that_died_is_the_likely_cause_where_others_wait_in_a_chain(
     assert cause.startswith("thread decoder of rank 0 raised KeyError at script.py:")
     assert cause.endswith("'av1' (likely)")
     told = " ".join(sentences(found.explanation))
-    assert "Its thread batcher is waiting for a" in told
+    assert "Thread batcher of rank 0 is waiting for a" in told
     assert "No thread is left" not in told
     assert found.crash.in_thread
 
