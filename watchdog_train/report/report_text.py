@@ -133,6 +133,7 @@ def _about(state: State) -> Section:
         rows.append(("started", clock_time(state.started_at)))
         what = "ended" if state.finished else "last event"
         rows.append((what, f"{clock_time(state.updated_at)} ({took})"))
+    rows.append(("attempts", "" if state.attempts else "none was started"))
     rows.append(("waiting", waiting(state, state.mono) or ""))
     look, limit_s = state.look, state.look.limit_s if state.look is not None else None
     if state.suspicion and look is not None and limit_s is not None and state.updated_at:
