@@ -42,8 +42,6 @@ UNHEARD_S = 10.0
 
 
 class Request(Value, tag=True):
-    """Something a person asked for, by a command or a signal."""
-
     kind: Literal["stop", "stop_now", "interrupt", "save", "dump"]
     by: str
     relayed: bool = False
@@ -61,8 +59,6 @@ class LaunchReport(Value):
 
 
 class SettingReport(Value):
-    """What a training process said about one in-process setting."""
-
     remedy: str
     pid: int
     took: bool
@@ -108,8 +104,6 @@ class Told(Value):
 
 
 class TreeSight(Value):
-    """What was seen of one machine at one moment."""
-
     sample: Sample
     launch: LaunchReport | None = None
     exit: ExitStatus | None = None
@@ -137,13 +131,10 @@ class TreeSight(Value):
 
     @property
     def host(self) -> str:
-        """Its machine."""
         return self.sample.machine
 
 
 class Observation(Told, dict=True):
-    """Everything the supervisor has seen at one moment."""
-
     now: float
     wall: float
     trees: tuple[TreeSight, ...]
@@ -173,7 +164,6 @@ class Observation(Told, dict=True):
     bundles: int = 0
     """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
     signs: Signs = Signs()
-    """Of all trees."""
     busy_at: float = 0.0
     """When they were last seen to work: CPU, I/O, network, births and deaths."""
     resumed_step: int | None = None
@@ -202,7 +192,6 @@ class Observation(Told, dict=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All machines."""
         return tuple(sight.host for sight in self.trees)
 
     @property
@@ -296,7 +285,6 @@ class RunCommands(Value):
     plan: Plan
     """Of the attempt to come."""
     commands: tuple[int, ...]
-    """Their numbers."""
 
 
 class KeepCopy(Value):

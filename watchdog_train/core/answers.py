@@ -122,7 +122,6 @@ def _explains(state: State, why: BundleWhy) -> str | None:
 def evidence_events(
     result: EvidenceResult, why: Literal["stall", "crash", "manual"], host: str
 ) -> tuple[e.AnyEvent, ...]:
-    """A finished collection as events."""
     names = (name for name in e.EvidenceCollected.__struct_fields__ if hasattr(result, name))
     told: dict[str, Any] = {name: getattr(result, name) for name in names}
     collected = e.EvidenceCollected(where=written(host), why=why, **told)
@@ -153,7 +152,6 @@ def start_evidence(
 def collect(
     observation: Observation, stall_id: str, why: BundleWhy, *, host: str | None = None
 ) -> StartEvidence:
-    """On this machine, where no other is named."""
     return StartEvidence(
         host=observation.trees[0].host if host is None else host,
         stall_id=stall_id,

@@ -29,12 +29,10 @@ class OnEvent(Value):
     """From 1, in the order of the settings: events name it by this, a command can be a secret."""
     event: str
     command: str
-    """For the shell."""
 
 
 @cache
 def event_names() -> tuple[str, ...]:
-    """Every name that `--on` takes."""
     tags = {str(kind.__struct_config__.tag) for kind in get_args(e.AnyEvent)}
     return (BEFORE_RESTART, *sorted(tags - _NEVER))
 
@@ -59,7 +57,6 @@ def parse(text: str, number: int = 1) -> OnEvent:
 
 
 def wanted(policy: Policy) -> Mapping[str, tuple[OnEvent, ...]]:
-    """The commands of each event that has any."""
     found: dict[str, tuple[OnEvent, ...]] = {}
     for number, text in enumerate(policy.notify.commands, 1):
         one = parse(text, number)

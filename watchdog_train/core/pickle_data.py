@@ -94,7 +94,6 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def take(self, name: str, argument: Any) -> None:
-        """One opcode."""
         stack = self.stack
         if name in _ARGUMENT:
             stack.append(argument)

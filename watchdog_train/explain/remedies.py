@@ -41,8 +41,6 @@ class _When(NamedTuple):
 
 
 class Grounds:
-    """Evidence and its explanation, with what the tables below ask of them."""
-
     def __init__(self, evidence: Evidence, found: x.Explanation) -> None:
         self.evidence = evidence
         roots = [*([found.root] if found.root else ()), *found.also, *found.knot]
@@ -91,7 +89,6 @@ class Grounds:
 
     @property
     def ends(self) -> tuple[x.End, ...]:
-        """Of the roots."""
         return tuple(doing for doing in self.roots if isinstance(doing, x.End))
 
     @property
@@ -114,7 +111,6 @@ class Grounds:
 
     @property
     def full_shm(self) -> bool:
-        """No room is left for shared memory."""
         share = self.evidence.host.shm_used_share
         return share is not None and share > FULL_SHM_SHARE
 
@@ -128,7 +124,6 @@ class Grounds:
 
     @property
     def oom_killed(self) -> bool:
-        """The memory killer has ended a root."""
         return any(end.sender == "oom-killer" for end in self.ends)
 
     def offered(self, names: Iterable[str]) -> tuple[x.Remedy, ...]:

@@ -21,7 +21,6 @@ CATALOGUE: Mapping[str, RemedySpec] = {
 
 
 def available(platform: str = sys.platform) -> dict[str, RemedySpec]:
-    """The remedies of this platform: what the ladder may choose from."""
     return {name: item for name, item in CATALOGUE.items() if platform in item.platforms}
 
 

@@ -35,8 +35,6 @@ _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1
 
 
 class Comparison(Value):
-    """How the ranks of one group stand to each other."""
-
     relation: Relation
     culprit: int | None
     """The rank that differs or is behind; None when no single one does."""

@@ -202,7 +202,6 @@ _NAMED_PATH = re.compile(r"\[Errno \d+\] [^:]{1,100}: '(?P<path>/[^'\n]{1,400})'
 
 
 def named_path(fact: ExceptionFact) -> str | None:
-    """The file that an OSError names."""
     match = _NAMED_PATH.search(fact.message)
     return match["path"] if match else None
 
@@ -222,7 +221,6 @@ def _last_line(evidence: Evidence, rank: int | None) -> str:
 
 
 def traceback_lines(fact: ExceptionFact) -> tuple[str, ...]:
-    """Its last frames as Python prints them."""
     lines: list[str] = []
     for place in fact.frames[-_FRAMES_SHOWN:]:
         lines.append(f'  File "{place.file}", line {place.line}, in {place.function}')

@@ -38,8 +38,6 @@ How = Literal[
 
 
 class EndFact(Value):
-    """How a rank ended that was gone before the evidence was taken."""
-
     end: RankEnd
     at_unix: float
     """Unix seconds when it was seen to be gone; comparable within one host."""
@@ -48,8 +46,6 @@ class EndFact(Value):
 
 
 class ProcessEvidence(Value):
-    """One process of the tree."""
-
     pid: int
     start: int
     ppid: int
@@ -73,7 +69,6 @@ class ProcessEvidence(Value):
     thread_waits: dict[int, ThreadFact] = msgspec.field(default_factory=dict)
     """Every thread by its number, which a stack has as `os_id`; read before any tool came."""
     wait: Wait | None = None
-    """What the deciding thread waits for."""
     handles_signals: tuple[int, ...] | None = None
     """Signals that somebody may send it to let it continue: it has handlers for them. Left out are
     SIGINT and SIGTERM, which ask to end, SIGCHLD, our SIGURG, and faults of the process itself."""
@@ -107,7 +102,6 @@ class ProcessEvidence(Value):
     asks: Place | None = None
     """The loop in which it only asks if something has happened, while no thread of it works."""
     ended: EndFact | None = None
-    """Where its end was recorded."""
     exception: ExceptionFact | None = None
     """The last one that it raised and did not catch, of a thread of its where none has ended it."""
     died: ExceptionFact | None = None
@@ -130,7 +124,6 @@ class ProcessEvidence(Value):
 
     @property
     def main(self) -> ThreadStack | None:
-        """The main thread, when its stack was captured."""
         return next((thread for thread in self.threads if thread.main), None)
 
     @property
@@ -173,8 +166,6 @@ class CollectiveFact(Value):
 
 
 class HostFacts(Value):
-    """The machine around the training."""
-
     oom_kills: int | None = None
     """Kills by the memory killer in this cgroup since the attempt began, or ever when unknown."""
     oom_since_start: bool = False
@@ -197,8 +188,6 @@ class LockFact(Value):
 
 
 class Evidence(Value):
-    """Everything a diagnosis is made from."""
-
     why: BundleWhy
     processes: tuple[ProcessEvidence, ...] = ()
     logs: tuple[LogText, ...] = ()

@@ -125,7 +125,6 @@ _IDLE_MAINS: tuple[tuple[str, ...], ...] = (
     ("main (multiprocessing/resource_tracker.py|multiprocessing/forkserver.py)",),
     ("serve_forever|serve_client|accepter (*multiprocess*/managers.py)",),
 )
-"""Main threads of processes that wait for orders."""
 _AT_WORK = "_map_single|_write_generator_to_queue|apply_function*|_call_and_write* || _run_jobs"
 
 

@@ -53,8 +53,6 @@ _RANK_INSIDE = re.compile(
 
 
 class LogLine(Value):
-    """A line of output taken apart."""
-
     text: str
     """Without prefixes of launchers and clocks."""
     rank: int | None = None

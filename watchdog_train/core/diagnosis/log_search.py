@@ -32,8 +32,6 @@ MOVED_ON = 2
 
 
 class Hit(Value):
-    """A line that fits."""
-
     line: LogLine
     log: int
     position: int
@@ -91,8 +89,6 @@ class LogIndex:
 
 
 class _Prepared:
-    """One log, taken apart."""
-
     def __init__(self, number: int, log: LogText) -> None:
         self.number = number
         self.rank = log.rank
@@ -124,7 +120,6 @@ class _Prepared:
             )
 
     def moves(self) -> bool:
-        """The counter printed last grew to the end."""
         counted = [value for line in self.lines if (value := progress_of(line.text)) is not None]
         if not counted:
             return False

@@ -69,7 +69,6 @@ def joined(dumps: Mapping[str, Any]) -> Any | None:
 
 
 def _holds_something(data: Any) -> bool:
-    """Whether any collective was recorded."""
     if not _is_one(data):
         return False
     return bool(data.get("entries")) or any(

@@ -20,8 +20,6 @@ NAME_CAP = 200
 
 
 class Frame(Value):
-    """One frame, Python or native."""
-
     function: str
     """As the tool names it, class included where it knows it: `Queue.get`."""
     file: str
@@ -142,8 +140,6 @@ def is_library(frame: Frame) -> bool:
 
 
 class _Wanted(Value):
-    """A pattern, compiled."""
-
     function: re.Pattern[str]
     file: re.Pattern[str] | None
     anywhere: re.Pattern[str] | None
@@ -190,7 +186,6 @@ def frame_matches(pattern: str, frame: Frame) -> bool:
 
 
 def any_matches(pattern: str, frames: Iterable[Frame]) -> bool:
-    """Whether one of the frames fits."""
     return any(frame_matches(pattern, frame) for frame in frames)
 
 

@@ -31,8 +31,6 @@ _REMEDIES: Mapping[What, str] = {
 
 
 class Change(Value):
-    """One thing of which a trial has less than the command as given."""
-
     what: What
     amount: int
 
@@ -47,8 +45,6 @@ AS_GIVEN: Setting = ()
 
 
 class Trial(Value):
-    """One supervised run of the command, and what became of it."""
-
     setting: Setting
     outcome: Outcome
     seconds: float
@@ -57,7 +53,6 @@ class Trial(Value):
     effective: Setting = ()
     """Without the changes that the training has refused, or that nothing in it could take."""
     place: x.Place | None = None
-    """The line at which it hung."""
     explanation: Explanation | None = None
     crash: CrashFact | None = None
     evidence: str | None = None
@@ -79,7 +74,6 @@ def levels_of(command: Sequence[str], variables: Mapping[str, str]) -> Levels:
 
 
 def command_of(command: tuple[str, ...], setting: Setting) -> tuple[str, ...]:
-    """The command with as many ranks as the setting says."""
     ranks = next((change.amount for change in setting if change.what == "ranks"), None)
     found = find(command)
     if ranks is None or found is None:

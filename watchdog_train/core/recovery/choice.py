@@ -29,8 +29,6 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 class Choice(Value):
-    """The checkpoint to go on from, and those that were passed over for it."""
-
     chosen: CheckpointFinding | None
     rejected: tuple[CheckpointRejected, ...]
     spent: tuple[str, ...] = ()
@@ -83,7 +81,6 @@ def _is_torn_later(finding: CheckpointFinding, chosen: CheckpointFinding) -> boo
 
 
 def name_of(path: str) -> str:
-    """The last part of a path."""
     return _SEPARATORS.split(path.rstrip("/\\"))[-1] or path
 
 

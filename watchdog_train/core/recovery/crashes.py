@@ -17,8 +17,6 @@ USAGE_ERROR = 2
 
 
 class Crash(Value):
-    """What the table is asked about."""
-
     fact: CrashFact
     began: bool
     """Whether the attempt has made a step."""
@@ -39,10 +37,7 @@ class Crash(Value):
 
 
 class Row(NamedTuple):
-    """A row of the table."""
-
     what: str
-    """As the documentation has it."""
     applies: Callable[[Crash], bool]
     reaction: Reaction
     why_stop: WhyCode = "unknown"
@@ -117,7 +112,6 @@ ROWS: tuple[Row, ...] = (
 
 
 def row_of(crash: Crash) -> Row:
-    """The first one that applies."""
     return next(row for row in ROWS if row.applies(crash))
 
 

@@ -145,7 +145,6 @@ def judge(found: Iterable[DaemonFacts]) -> tuple[Daemon, ...]:
 
 
 def matching(command: str, patterns: Iterable[str]) -> str | None:
-    """The first pattern that is found in a command line."""
     return next((each for each in patterns if fnmatchcase(command, f"*{each}*")), None)
 
 

@@ -93,7 +93,6 @@ def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHol
 def strangers(
     claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]
 ) -> tuple[GpuHolder, ...]:
-    """Who else has memory worth a word on the devices of the job."""
     if reading.foreign_pids:
         return ()
     devices = {need.device for need in claim.needs}
@@ -120,7 +119,6 @@ def _has_room(device: GpuDevice, need: int | None) -> bool:
 
 
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """What has to be waited for before a planned restart; None when it may be launched."""
     found = observation.gpu_hold
     said = state.gpu_held
     if found is None:  # no GPU of ours, or nobody to ask any more: unknown does not stop a run

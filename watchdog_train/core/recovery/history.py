@@ -31,8 +31,6 @@ SLOWER_FACTOR = 3.0
 
 
 class Case(Value):
-    """What is known when the next attempt is to be planned."""
-
     state: State
     attempt: AttemptRecord
     stall: StallRecord | None
@@ -42,7 +40,6 @@ class Case(Value):
     choice: Choice
     survey: Survey
     catalogue: Remedies
-    """The remedies that can be applied here."""
     effect: tuple[RemedyUse, ...]
     """Remedies that stay."""
     spoiled: frozenset[str]
@@ -51,12 +48,10 @@ class Case(Value):
 
     @property
     def explanation(self) -> Explanation | None:
-        """What the evidence of its end says."""
         return self.stall.explanation if self.stall is not None else None
 
     @property
     def family(self) -> str | None:
-        """The cause, None where it is not known."""
         return self.stall.family if self.stall is not None else None
 
     @property
@@ -149,7 +144,6 @@ def asked_for(policy: Policy, catalogue: Remedies) -> tuple[RemedyUse, ...]:
 
 
 def gather(state: State, survey: Survey, policy: Policy, catalogue: Remedies) -> Case:
-    """Everything the ladder decides from, after the last attempt has ended."""
     attempt = state.attempts[-1]
     choice = choose_checkpoint(state, survey)
     spoiled = _spoiled(state.attempts)
@@ -212,7 +206,6 @@ def tries(case: Case) -> tuple[AttemptRecord, ...]:
 
 
 def within_limits(case: Case) -> bool:
-    """Whether the same plan may be tried once more."""
     spent = tries(case)
     early = sum(not attempt.began for attempt in spent)
     return early < EARLY_LIMIT and len(spent) < STUCK_LIMIT

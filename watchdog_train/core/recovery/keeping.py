@@ -31,7 +31,6 @@ _FORMATS = ("torch", "safetensors")
 
 
 def keep(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Record what a copy has come to, or begin the next one."""
     told = observation.kept
     if told is not None:
         if told.problem is not None:

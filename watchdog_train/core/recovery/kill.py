@@ -48,7 +48,6 @@ KEEPER_S = 3.0
 KILL_S = 20.0
 """After SIGKILL; what lives longer is in the kernel and is reported so."""
 LOOK_AGAIN_S = 0.05
-"""Between looks while a tree is going away."""
 
 
 def live(sample: Sample) -> tuple[MemberSample, ...]:

@@ -29,8 +29,6 @@ _NATIVE_CRASHES = (4, 6, 7, 8, 11)
 
 
 class Restart(Value):
-    """One more attempt."""
-
     plan: Plan
     choice: Choice
     """Its checkpoint, and newer ones that were passed over."""

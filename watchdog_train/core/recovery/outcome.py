@@ -17,7 +17,6 @@ from watchdog_train.errors import EXIT_GAVE_UP, EXIT_REFUSED, EXIT_RETRY_ELSEWHE
 
 
 def finish(state: State) -> RunFinished:
-    """The closing event of a run that has nothing left to do."""
     attempt = state.attempt
     if state.stop is not None:
         asked = state.stop_asked  # to save and stop: whether the save was seen
@@ -61,12 +60,10 @@ def child_code(attempt: AttemptRecord) -> int:
 
 
 def exited(attempt: AttemptRecord) -> Why:
-    """How an attempt ended."""
     return Why("exited", exit=attempt.code, signal=attempt.signal)
 
 
 def survivors(state: State) -> tuple[Why, ...]:
-    """What is still alive after SIGKILL."""
     return (Why("survivors", pids=state.survivors),) if state.survivors else ()
 
 
@@ -101,7 +98,6 @@ def give_up(
 
 
 def stops_what_began_anew(policy: Policy) -> bool:
-    """Whether an attempt that began again instead of resuming is stopped."""
     return policy.recovery.on_not_resumed == "stop" and not policy.recovery.observe
 
 

@@ -45,8 +45,6 @@ _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
 
 
 class Resume(Value):
-    """How the next attempt gets its checkpoint."""
-
     argv: tuple[str, ...]
     via: ResumeVia
     why: Why
@@ -97,7 +95,6 @@ def build(
 
 
 def launcher_environment(state: State, attempt: int) -> dict[str, str]:
-    """What an attempt of this run sets for its own launcher."""
     task = state.task
     return launchers.environment(
         state.launcher,

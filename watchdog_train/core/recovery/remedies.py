@@ -23,8 +23,6 @@ def parted(word: str) -> tuple[str, int | None]:
 
 
 class RemedySpec(Value):
-    """One safer setting with all that the ladder and a person want to know before using it."""
-
     id: str
     kind: RemedyKind = "execution"
     summary: str
@@ -58,7 +56,6 @@ class RemedySpec(Value):
 
     @property
     def changes_nothing(self) -> bool:
-        """True of a plain retry."""
         return not self.env and self.parameters is None
 
     @property
@@ -68,7 +65,6 @@ class RemedySpec(Value):
 
 
 Remedies = Mapping[str, RemedySpec]
-"""Those that can be applied here, by their ids."""
 
 
 def variables(script_line: str | None = None, /, **env: str) -> dict[str, Any]:
@@ -81,7 +77,6 @@ def variables(script_line: str | None = None, /, **env: str) -> dict[str, Any]:
 
 
 def tried(state: State) -> tuple[RemedyUse, ...]:
-    """Every setting of any attempt, once."""
     found = {use.id: use for attempt in state.attempts for use in attempt.plan.remedies}
     return tuple(found.values())
 
