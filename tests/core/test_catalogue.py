@@ -41,7 +41,6 @@ def test_every_remedy_that_a_family_names_is_known():
 
 
 def test_nothing_is_both_applied_and_left_to_the_user():
-    """An id has one meaning."""
     assert not set(CATALOGUE) & set(USER_FIXES)
     assert not (set(CATALOGUE) | set(USER_FIXES)) & set(ALWAYS)
 
@@ -78,7 +77,6 @@ def test_a_remedy_has_lines_for_the_script():
 
 
 def test_a_platform_gets_what_works_there():
-    """NCCL is Linux; what finds nothing to change on a machine says so there."""
     assert "cpu-not-mps" in available("linux")
     assert "nccl-p2p-off" in available("linux")
     assert "nccl-p2p-off" not in available("win32")
@@ -133,7 +131,6 @@ def test_a_number_is_checked(word, problem):
 
 
 def test_remedies_command_lists_all():
-    """Every remedy and every fix, for people and for programs."""
     text = CliRunner().invoke(remedies, [])
     assert text.exit_code == 0
     answer = json.loads(CliRunner().invoke(remedies, ["--json"]).stdout)
@@ -163,20 +160,17 @@ def test_checkpoints_command(tmp_path):
 
 
 def test_checkpoints_command_without_a_directory(tmp_path):
-    """A directory that is not there is refused, not called empty."""
     answer = CliRunner().invoke(checkpoints, [str(tmp_path / "nothing")])
     assert isinstance(answer.exception, WtrainError)
     assert CliRunner().invoke(checkpoints, [str(tmp_path)]).exit_code == 0
 
 
 def test_file_names_cannot_write_to_the_terminal(tmp_path):
-    """An escape sequence in a name is shown, not obeyed."""
     (tmp_path / "evil\x1b[2J.pt").write_bytes(b"")
     assert "\x1b" not in CliRunner().invoke(checkpoints, [str(tmp_path)]).stdout
 
 
 def test_no_checkpoint_module_can_unpickle():
-    """No module of the checkpoints room imports pickle or torch."""
     for path in (PACKAGE / "checkpoints").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

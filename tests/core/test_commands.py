@@ -107,7 +107,6 @@ def test_commands_of_a_dead_supervisor_are_settled_and_not_begun_again() -> None
 
 
 def test_a_stop_does_not_wait_for_commands() -> None:
-    """Who stops the run between two attempts wants no command before a restart."""
     seen, state = waiting_for_launch()
     stopped = evolve(state, e.StopRequested(by="me", mode="soft", exit_code=77))
     running = msgspec.structs.replace(seen, running=frozenset({"commands"}))

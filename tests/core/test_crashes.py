@@ -136,7 +136,6 @@ def test_the_key(one: CrashFact, other: CrashFact, same: bool) -> None:
 
 
 def crashed(*rows: str, fact: CrashFact | None = None) -> State:
-    """A history whose attempts all ended by the same crash."""
     return changed(history(*rows), crash=fact or raised("RuntimeError", "size mismatch"))
 
 
@@ -148,7 +147,6 @@ def test_the_same_twice_ends_with_the_childs_code() -> None:
 
 
 def test_a_newer_checkpoint_makes_it_another_matter() -> None:
-    """In between or since: training gains ground, whatever ends it each time."""
     state = crashed("exit1@50", "exit1@60 <40")
     assert isinstance(step(state, survey=found(50)), Restart)
     assert isinstance(step(state, survey=found(40)), GivenUp)

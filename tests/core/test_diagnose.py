@@ -163,7 +163,6 @@ def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
 
 
 def granted(evidence: Evidence) -> str:
-    """The row of patience."""
     chains = Chains(evidence)
     return patience_of(chains, silence=Silence(), limits=WaitLimits()).row
 
@@ -189,7 +188,6 @@ def test_a_rank_that_exchanges_is_not_the_one_that_hangs():
 
 
 def test_no_evidence_at_all_is_not_known():
-    """Nothing captured means: I do not know."""
     evidence = Evidence(why="stall")
     assert (judge(evidence).family, granted(evidence)) == (None, "unknown")
 

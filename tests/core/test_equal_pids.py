@@ -69,7 +69,6 @@ def test_two_launchers_with_the_same_pid_are_not_told_apart() -> None:
 
 
 def test_what_a_launcher_prints_is_of_its_own_ranks() -> None:
-    """The exit code of pid 21 on one machine is not that of pid 21 on another one."""
     said = "  exitcode  : -9 (pid: 21)"
     ends = [Evidence(why="crash", processes=(gone(rank, 100.0, pid=PID),)) for rank in (0, 1)]
     logs = (LogText(source="output.log", lines=(said,)),)
@@ -89,7 +88,6 @@ def test_a_rank_that_has_ended_has_no_stacks_of_the_next_one(tmp_path: Path) -> 
 
 
 def test_the_joint_bundle_names_the_one_to_blame(tmp_path: Path) -> None:
-    """Read from the files of two nodes: the bundle of the guilty one is told."""
     bundles = tuple(str(tmp_path / name) for name in ("node0", "node1"))
     for path, given in zip(bundles, (node(0, WAITS, WAITS), node(2, WAITS, SLEEPS)), strict=True):
         Path(path).mkdir()

@@ -39,7 +39,6 @@ TORCHRUN = (
 
 
 def gone(rank, at_unix, *, pid=None, **how):
-    """A rank whose end was recorded."""
     pid = 10 + rank if pid is None else pid
     end = RankEnd(pid=pid, start=1, rank=rank, world_size=4, step=25, phase="train", at=0.0, **how)
     return ProcessEvidence(
@@ -83,7 +82,6 @@ def test_a_rank_that_was_killed_where_the_kernel_counted_no_memory_kill():
 
 
 def test_the_same_kill_where_the_kernel_counted_one():
-    """Then it was the memory killer, and whom it took is named."""
     counted = HostFacts(oom_kills=1, oom_since_start=True)
     ends = (gone(0, 101.0, signal=15), gone(1, 100.0, signal=9))
     family, rank, words = told(crash(*ends, host=counted))
@@ -137,7 +135,6 @@ def test_a_native_crash_and_a_training_that_had_ended():
 
 
 def test_a_training_of_one_process_that_was_killed():
-    """Its own exit status is all there is."""
     case = {"why": "crash", "processes": [], "exit": {"signal": 9}}
     evidence = msgspec.structs.replace(evidence_of(case), host=NO_KILL)
     assert told(evidence)[2] == "the training was killed by SIGKILL from outside wtrain."
@@ -173,7 +170,6 @@ def test_all_ranks_that_have_not_come_to_the_meeting_are_named():
 
 
 def test_very_many_ranks_that_have_not_come_are_counted():
-    """One screen, whatever the size of the job."""
     words = told(meeting(*range(1, 31)))[2]
     assert "and 27 more" in words
     assert len(words) < 1200

@@ -77,7 +77,6 @@ def test_room_for_the_claim_is_enough() -> None:
 
 
 def test_who_has_taken_the_room_is_named() -> None:
-    """Taken meanwhile, by whoever the driver says."""
     found = hold(JOB, look(device(0, (4242, 61 * GB))), {10, 11})
     assert [(one.pid, one.device) for one in found.others] == [(4242, 0)]
     assert not found.ours
@@ -124,7 +123,6 @@ def after(state: State, action: Any, at: float) -> State:
 
 @pytest.mark.parametrize("found", [None, GpuHold(), GpuHold(answered=False, asked_at=-ANSWER_S)])
 def test_nothing_known_and_nobody_there_launches(found: GpuHold | None) -> None:
-    """No GPU, a free one, and a driver that does not answer in time."""
     assert isinstance(act(b.waiting(), found, 1.0), Launch)
 
 
@@ -136,7 +134,6 @@ def test_the_driver_is_asked_once_more_after_the_end() -> None:
 
 
 def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> None:
-    """Never an out-of-memory of ours, and never a start over theirs."""
     taken = GpuHold(others=(ALICE,))
     action = act(b.waiting(), taken, 1.0)
     assert isinstance(action, Record)
@@ -157,7 +154,6 @@ def test_somebody_else_is_named_waited_for_and_then_the_run_ends_with_75() -> No
 
 
 def test_memory_that_comes_back_lets_the_attempt_begin() -> None:
-    """It is said how long that took."""
     state = after(b.waiting(), act(b.waiting(), GpuHold(ours=(MINE,)), 1.0), 1.0)
     action = act(state, GpuHold(), 31.0)
     assert action == Record(events=(e.GpuMemoryFree(waited_s=30.0),))
@@ -184,7 +180,6 @@ def test_memory_of_nobody_holds_a_run_only_for_a_while() -> None:
 
 
 def test_a_stop_ends_the_wait() -> None:
-    """Whoever does not want to wait says so."""
     state = after(b.waiting(), act(b.waiting(), GpuHold(others=(ALICE,)), 1.0), 1.0)
     stopped = evolve(state, b.stop())
     (finished,) = act(stopped, GpuHold(others=(ALICE,)), 2.0).events

@@ -45,7 +45,6 @@ def who(*pids: int) -> tuple[ProcessId, ...]:
 
 
 def entered(stage: Any, signal: int, *pids: int, sequence: Any = "hang") -> tuple[e.AnyEvent, ...]:
-    """A stage whose signals were sent."""
     intent = e.Signalling(
         sequence=sequence, stage=stage, targets=who(*pids), signal=signal, why=said("hung")
     )
@@ -212,14 +211,12 @@ def test_who_was_told_has_its_time(
 
 @pytest.mark.parametrize("stage", ["ask", "root"])
 def test_a_second_request_does_not_wait(stage: Any) -> None:
-    """Ctrl-C twice kills."""
     before = (ASKED,) if stage == "ask" else entered("root", SIGTERM, 10, sequence="stop")
     action = next_one(b.stop(), *before, b.stop("now"), alive=TREE[1:], at=1.0)
     assert signal(action) == ("kill", SIGKILL, (11, 12, 13))
 
 
 def test_what_survives_sigkill_is_named() -> None:
-    """After both limits: inside the kernel, and said so with pid and state."""
     stuck = b.rank(11, state="D")
     killed = entered("kill", SIGKILL, 11)
     assert isinstance(next_one(*killed, alive=(stuck,), at=19.9), Wait)
@@ -252,7 +249,6 @@ def test_a_straggler_of_the_last_stage_is_signalled() -> None:
 def test_two_looks_must_agree_that_nobody_is_left(
     looks: int, keeper_alive: bool | None, expected: type[Action]
 ) -> None:
-    """The keeper is waited for, and only then the tree is gone."""
     killed = entered("kill", SIGKILL, 11)
     action = next_one(*killed, alive=(), empty_looks=looks, keeper_alive=keeper_alive)
     assert isinstance(action, expected)
@@ -271,5 +267,4 @@ def test_a_keeper_that_stays_is_killed_last() -> None:
 
 
 def test_without_a_kill_there_is_nothing_to_pursue() -> None:
-    """Idle is not a stage."""
     assert next_one(alive=TREE) is None

@@ -297,7 +297,6 @@ RESTARTS = {
 
 @pytest.mark.parametrize(("state", "recovery", "expected"), RESTARTS.values(), ids=RESTARTS)
 def test_what_is_tried_next(state, recovery, expected):
-    """The remedies of the next plan, in order."""
     assert remedies(step(state, **recovery)) == expected
 
 
@@ -338,7 +337,6 @@ STOPS = {
 
 @pytest.mark.parametrize(("state", "recovery", "code", "ending"), STOPS.values(), ids=STOPS)
 def test_when_it_ends(state, recovery, code, ending):
-    """No further attempt: the exit code, and a reason in words."""
     answer = step(state, **recovery)
     assert isinstance(answer, GivenUp), answer
     assert (answer.exit_code, answer.outcome) == (code, ending)
@@ -699,7 +697,6 @@ AUTO = [
 
 @pytest.mark.parametrize(("options", "used", "via", "words"), AUTO)
 def test_auto_uses_only_an_option_that_surely_means_it(options, used, via, words):
-    """--resume-arg auto takes what the script's own parser knows, and guesses nothing."""
     state = replace(history("hang@30"), resume_options=options)
     answer = step(state, found(20, format="torch"), resume_arg="auto")
     assert words in why_text(why_of(answer))
@@ -723,7 +720,6 @@ def test_auto_leaves_frameworks_and_the_users_own_word_alone():
 
 
 def test_auto_is_given_up_when_the_script_refuses_it():
-    """A usage error before the first step: the next attempt goes without the argument."""
     state = changed(history("hang@30", "exit2@-"), 1, plan={"resume_arg": "--resume {checkpoint}"})
     state = replace(state, resume_options=("--resume {checkpoint}",))
     answer = step(state, found(20, format="torch"), resume_arg="auto")
@@ -731,7 +727,6 @@ def test_auto_is_given_up_when_the_script_refuses_it():
 
 
 def test_no_checkpoint_is_said_loudly():
-    """Beginning again is said in the plan's own words."""
     answer = step(history("hang@30"))
     assert answer.plan.resume_via == "none"
     assert "training begins from its start" in why_text(answer.plan.why)
@@ -779,7 +774,6 @@ def test_resume_arguments_replace_what_is_there(argv, template, expected):
     ],
 )
 def test_the_scripts_own_resume_option(words, format_, expected):
-    """Options that ask to resume are seen, others of similar names are not."""
     assert own_resume_option(["train.py", *words.split()], format_) == expected
 
 
@@ -803,7 +797,6 @@ def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
 
 
 def test_the_first_plan_is_the_command_as_it_is():
-    """Nothing is changed that nobody asked for."""
     plan = first_plan(State(argv=ARGV), policy(), CATALOGUE)
     assert (plan.attempt, plan.argv, plan.env, plan.in_process) == (1, ARGV, {}, ())
     assert (plan.checkpoint, plan.resume_via, plan.remedies) == (None, "none", ())
@@ -823,7 +816,6 @@ def test_the_first_plan_has_what_was_asked_for():
 
 
 def test_a_plan_spells_out_its_settings():
-    """Environment and settings of every remedy are in the plan, numbered on from the last."""
     answer = step(history(("hang@5", LOCK), ("hang@5 num-workers-0", LOCK)), found(20))
     assert answer.plan.attempt == 3
     assert answer.plan.in_process == ({"id": "num-workers-0"}, {"id": "spawn"})
@@ -831,7 +823,6 @@ def test_a_plan_spells_out_its_settings():
 
 
 def test_a_remedy_that_is_not_here_is_passed_over():
-    """The mapping is what can be applied here: nothing outside of it is planned."""
     here = {name: item for name, item in CATALOGUE.items() if name != "num-workers-0"}
     answer = next_step(history(("hang@5", LOCK)), NOTHING, policy(), here)
     assert remedies(answer) == ["spawn"]

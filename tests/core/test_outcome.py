@@ -73,7 +73,6 @@ ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_end(name: str) -> None:
-    """The documented exit code, and in words what a code cannot say."""
     history, outcome, code, warning = ENDS[name]
     event = finish(b.running(*history))
     assert (event.outcome, event.exit_code) == (outcome, code)
@@ -83,6 +82,5 @@ def test_end(name: str) -> None:
 
 
 def test_a_stop_before_anything_ran() -> None:
-    """Nothing was started, and the exit code is the stop's."""
     assert finish(b.fold((b.RUN_STARTED, b.stop()))).exit_code == 77
     assert finish(State()).exit_code == 78

@@ -204,13 +204,11 @@ def test_any_data_is_no_exception(data):
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"\x80\x02", b"\x80\x04}"]))
 def test_any_bytes_are_no_exception(content, head):
-    """A dump that was cut, or is none."""
     assert read_dump(head + content) is None or looks_like_recorder(read_dump(head + content))
 
 
 @given(st.integers(min_value=0, max_value=1500))
 def test_a_real_pickle_cut_anywhere_is_damaged(at):
-    """Half a file is no dump."""
     content = (CAPTURED / "gloo-left-rank0.pickle").read_bytes()
     if at < len(content):
         with pytest.raises((DamagedPickleError, UnreadablePickleError)):

@@ -113,7 +113,6 @@ def explained(processes, why="stall", **more) -> tuple[x.Explanation, dict[str, 
 
 @pytest.mark.parametrize("name", REMEDIES)
 def test_what_may_be_offered_for_a_wait(name):
-    """Whatever a family names: nothing that the observed object speaks against."""
     processes, expected = REMEDIES[name]
     _, offer = explained(processes)
     assert offer.keys() - FREE - CODE == expected
@@ -144,7 +143,6 @@ def test_every_remedy_has_grounds_or_is_in_every_attempt():
 
 @pytest.mark.parametrize("alive", [True, False, None])
 def test_a_stale_lock_is_one_whose_holder_is_dead(alive):
-    """Nor where nobody knows who holds it."""
     waiting = process(10, "acquire (filelock/_api.py:1)", *MAIN)
     locks = () if alive is None else (LockFact(path="x.lock", owner_alive=alive),)
     _, offer = explained([waiting], locks=locks)
@@ -185,7 +183,6 @@ USELESS = {
 
 @pytest.mark.parametrize("name", USELESS)
 def test_no_experiment_is_made_that_would_change_nothing(name):
-    """The ladder passes it over, and takes the next one."""
     given, setting = USELESS[name]
     evidence = evidence_of({"why": "stall", "processes": [given]})
     useless = Grounds(evidence, explain(Chains(evidence))).pointless
@@ -233,7 +230,6 @@ HELPED = {
 
 @pytest.mark.parametrize("name", HELPED)
 def test_what_is_shown_to_have_helped(name):
-    """A family named it, and the training passed the point with it: else nothing shows it."""
     rows, expected = HELPED[name]
     state = history(*rows)
     assert list(helped(state)) == expected

@@ -49,13 +49,11 @@ def test_wandb_goes_offline_by_itself_on_other_ranks_only() -> None:
 
 
 def test_wandb_in_part_is_nothing_for_rank_0() -> None:
-    """Where the root is rank 0, what is for the others costs no attempt."""
     named = b.explained("wandb-offline", family="logger-service-init", rank=0)
     assert "wandb-offline" not in remedies(step(with_ranks(history(("hang@-", named)), 2)))
 
 
 def test_what_is_in_effect_in_part_is_completed_when_it_is_allowed() -> None:
-    """The next attempt has one entry of it, the whole one."""
     before = with_ranks(history(("hang@-", WANDB), ("hang@- wandb-offline", WANDB)), 2)
     uses = tuple(_replace(use, in_part=True) for use in before.attempts[-1].plan.remedies)
     answer = step(changed(before, 1, plan={"remedies": uses}), allow=("wandb-offline",))
@@ -77,7 +75,6 @@ def test_what_made_steps_slow_and_brought_nothing_is_taken_back() -> None:
 
 
 def test_the_best_pace_of_an_attempt_is_kept() -> None:
-    """A slow stretch, and a moment without a pace, do not make it worse."""
     state = history("hang@5")
     for steps_s in (2.0, None, 5.0, 3.0):
         state = records.paced(state, steps_s)

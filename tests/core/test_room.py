@@ -67,7 +67,6 @@ def test_checkpoints_are_not_looked_for_before_a_file_can_be_opened() -> None:
 
 
 def test_a_stop_ends_the_wait() -> None:
-    """Whoever does not want to wait says so."""
     (finished,) = act(evolve(told(b.waiting(), 1.0), b.stop()), FULL, 2.0).events
     assert isinstance(finished, e.RunFinished)
     assert finished.exit_code == 77
@@ -136,6 +135,5 @@ def test_a_launch_is_not_put_off_for_ever() -> None:
 
 
 def test_what_was_launched_is_not_put_off() -> None:
-    """An event out of place changes nothing."""
     state = b.running()
     assert evolve(state, e.LaunchPostponed(why=said(NONE_LEFT))).attempts == state.attempts

@@ -53,7 +53,6 @@ IDLE_WORKER = (
     ],
 )
 def test_a_pattern_fits_function_and_file(pattern, function, file, fits):
-    """A pattern names a function without its class, and a file from its package on."""
     assert frame_matches(pattern, Frame(function=function, file=file, line=1)) is fits
 
 
@@ -82,27 +81,23 @@ def test_helpers_that_wait_in_every_run_are_told_from_work(thread, idle):
 
 
 def test_a_worker_that_waits_for_orders_is_idle():
-    """`get` directly under `_worker_loop` is a worker without work."""
     assert is_idle_worker([stack(*IDLE_WORKER, main=True)])
     busy = ("f train.py", "fetch torch/utils/data/_utils/fetch.py", *IDLE_WORKER[1:])
     assert not is_idle_worker([stack(*busy, main=True)])
 
 
 def test_frames_of_the_parent_are_cut_off_a_forked_child():
-    """A forked child still shows its parent's frames below its start."""
     frames = stack(*IDLE_WORKER).frames
     assert is_forked(frames)
     assert own_frames(frames)[-1].name == "_bootstrap"
 
 
 def test_the_deciding_frame_is_not_the_wait():
-    """A person sees what waits, not the wait itself."""
     frames = stack("select selectors.py", "wait multiprocessing/connection.py", "f a.py").frames
     assert deciding_frame(frames).name == "f"
 
 
 def test_groups_put_idle_workers_last():
-    """Idle workers wait for the others, whatever their number."""
     idle, busy = (stack(*IDLE_WORKER, main=True),), (stack("f train.py", main=True),)
     workers = tuple(
         ProcessEvidence(pid=pid, start=1, ppid=9, role="worker", threads=threads)
@@ -113,6 +108,5 @@ def test_groups_put_idle_workers_last():
 
 
 def test_names_cannot_carry_terminal_commands():
-    """A function may be called anything; its name stays text."""
     assert "\x1b" not in printable("f\x1b[2J")
     assert short_file("/opt/v/lib/python3.12/site-packages/a/b.py") == "a/b.py"
