@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core import builders as b
 from watchdog_train.config import load
@@ -33,7 +33,7 @@ def waiting_for_launch() -> tuple[Observation, State]:
     )
     state = State()
     for moment, event in enumerate(history, 1):
-        state = evolve(state, msgspec.structs.replace(event, mono=float(moment), attempt=1))
+        state = evolve(state, replace(event, mono=float(moment), attempt=1))
     return b.observation(b.sample(20.0, keeper_alive=False)), state
 
 
@@ -83,10 +83,10 @@ def test_a_restart_waits_for_its_commands_and_their_failure_stops_nothing() -> N
     begun = evolve(
         state, e.CommandsStarting(for_event="before_restart", for_attempt=2, numbers=(2,))
     )
-    running = msgspec.structs.replace(seen, running=frozenset({"commands"}))
+    running = replace(seen, running=frozenset({"commands"}))
     assert isinstance(between_attempts(running, begun, ASKED, {}), Wait)
     results = (e.CommandResult(number=2, ok=False, code=3, why=said("exit code 3"), seconds=0.1),)
-    told = msgspec.structs.replace(seen, commands=results)
+    told = replace(seen, commands=results)
     record = between_attempts(told, begun, ASKED, {})
     assert record.consumes == ("commands",)
     done = evolve(begun, record.events[0])
@@ -109,7 +109,7 @@ def test_commands_of_a_dead_supervisor_are_settled_and_not_begun_again() -> None
 def test_a_stop_does_not_wait_for_commands() -> None:
     seen, state = waiting_for_launch()
     stopped = evolve(state, e.StopRequested(by="me", mode="soft", exit_code=77))
-    running = msgspec.structs.replace(seen, running=frozenset({"commands"}))
+    running = replace(seen, running=frozenset({"commands"}))
     record = between_attempts(running, stopped, ASKED, {})
     assert isinstance(record.events[0], e.RunFinished)
 

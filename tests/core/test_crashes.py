@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core.test_first_failure import gone
 from tests.core.test_ladder import changed, found, history, step
 from tests.support import REPOSITORY
-from watchdog_train.core.diagnosis.crash import (
-    crash_of,
-    named_path,
-    with_senders,
-)
+from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
 from watchdog_train.core.diagnosis.facts import (
     EndFact,
     Evidence,
@@ -26,13 +22,7 @@ from watchdog_train.core.diagnosis.facts import (
 )
 from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import (
-    CodePlace,
-    CrashFact,
-    ExceptionFact,
-    ExitStatus,
-    RankEnd,
-)
+from watchdog_train.core.model import CodePlace, CrashFact, ExceptionFact, ExitStatus, RankEnd
 from watchdog_train.core.recovery.crashes import ROWS, Crash, most_repeats, row_of
 from watchdog_train.core.recovery.ladder import Restart
 from watchdog_train.evidence.exceptions import of_elastic
@@ -222,10 +212,7 @@ TEXTS = {
         '  File "/home/me/train.py", line 3\n    f(:\n      ^\nSyntaxError: invalid syntax\n',
         "SyntaxError at train.py:3: invalid syntax",
     ),
-    "the first of a group": (
-        GROUP,
-        "OSError at train.py:7: no sample",
-    ),
+    "the first of a group": (GROUP, "OSError at train.py:7: no sample"),
 }
 
 
@@ -294,7 +281,7 @@ def test_who_sent_the_signal(
 ) -> None:
     """Of the rank that was killed first; the launcher ends the others, who raise for want of it."""
     raises = raised("RuntimeError", "Connection closed by peer").exception
-    victim = msgspec.structs.replace(rank(0, at=6.0, signal=15), exception=raises)
+    victim = replace(rank(0, at=6.0, signal=15), exception=raises)
     found = with_senders((LAUNCHER, victim, rank(1, at=5.0, signal=9)), logs, host)
     assert [one.ended.sender for one in found if one.ended] == ["member", sender]
     evidence = Evidence(why="crash", processes=found, logs=logs, host=host)
@@ -304,10 +291,10 @@ def test_who_sent_the_signal(
 
 
 def test_the_first_exception_counts() -> None:
-    ours = msgspec.structs.replace(
+    ours = replace(
         rank(1, at=5.0, code=1, said="exception"), exception=raised("ValueError", "bad").exception
     )
-    later = msgspec.structs.replace(
+    later = replace(
         rank(0, at=6.0, code=1, said="exception"), exception=raised("OSError").exception
     )
     fact = crash_of(Evidence(why="crash", processes=(later, ours)), (), gpu_shared=False)

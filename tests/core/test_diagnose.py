@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from watchdog_train.cli import main
 from watchdog_train.core.diagnosis.facts import (
@@ -40,7 +41,7 @@ def frames_of(texts, source=None):
         frames.append(Frame(function=function, file=file, line=int(line or 0), native=bool(native)))
     if source:
         at = next(n for n, frame in enumerate(frames) if not frame.native)
-        frames[at] = msgspec.structs.replace(frames[at], source=source)
+        frames[at] = replace(frames[at], source=source)
     return tuple(frames)
 
 
@@ -55,7 +56,7 @@ def evidence_of(case, shift=0):
         if texts is not None:
             threads = (ThreadStack(frames=frames_of(texts, source), main=True, os_id=entry["pid"]),)
             gil = entry.pop("owns_gil", False)
-            threads = (msgspec.structs.replace(threads[0], owns_gil=gil),)
+            threads = (replace(threads[0], owns_gil=gil),)
         if "wait" in entry:
             entry["wait"] = msgspec.convert(entry["wait"], Wait)
         how = entry.pop("how", "py-spy" if threads else None)
@@ -111,9 +112,9 @@ def two_ranks(main, **of_rank_1):
     evidence = evidence_of({"why": "stall", "processes": processes})
     first, second = evidence.processes
     (thread,) = second.threads
-    thread = msgspec.structs.replace(thread, owns_gil=of_rank_1.pop("owns_gil", False))
-    second = msgspec.structs.replace(second, threads=(thread,), **of_rank_1)
-    return msgspec.structs.replace(evidence, processes=(first, second))
+    thread = replace(thread, owns_gil=of_rank_1.pop("owns_gil", False))
+    second = replace(second, threads=(thread,), **of_rank_1)
+    return replace(evidence, processes=(first, second))
 
 
 def behind(rank):
@@ -137,7 +138,7 @@ def test_records_count_for_more_where_the_stacks_agree(late, family):
     assert (alone.family, alone.root.who.rank) == ("rank-left-early", 1)
     if late is None:
         return
-    both = judge(msgspec.structs.replace(evidence, collectives=behind(late)))
+    both = judge(replace(evidence, collectives=behind(late)))
     assert both.family == family
     assert (both.because.certainty == "likely") == (late == 1)
     assert "fewer collectives" in because(both) or late == 0
@@ -172,7 +173,7 @@ def test_nothing_is_proven_of_ranks_that_exchange_collectives():
     case = json.loads((CASES[0].parent / "sealed_worker.json").read_text())
     evidence = evidence_of(case)
     assert granted(evidence) == "proven"
-    alive = msgspec.structs.replace(evidence, exchanging=(0, 1))
+    alive = replace(evidence, exchanging=(0, 1))
     assert granted(alive) == "at-work"
     assert judge(alive).family is None
 
@@ -183,7 +184,7 @@ def test_a_rank_that_exchanges_is_not_the_one_that_hangs():
     evidence = two_ranks(asleep, wchan="hrtimer_nanosleep")
     assert judge(evidence).family == "rank-left-early"
     for going, family in (((0,), "rank-left-early"), ((1,), None), ((0, 1), None)):
-        found = judge(msgspec.structs.replace(evidence, exchanging=going))
+        found = judge(replace(evidence, exchanging=going))
         assert found.family == family, going
 
 
@@ -224,8 +225,8 @@ def test_each_family_has_a_place_in_the_order_and_a_sentence():
 def test_a_root_is_no_victim_and_a_hang_stands_still():
     """Whoever waits for the root is only spoken of as a waiter; one that moves does not hang."""
     evidence = two_ranks(("load (train.py:3)", "main (train.py:9)"))
-    moved = msgspec.structs.replace(evidence.processes[1], changed=True)
-    moving = msgspec.structs.replace(evidence, processes=(evidence.processes[0], moved))
+    moved = replace(evidence.processes[1], changed=True)
+    moving = replace(evidence, processes=(evidence.processes[0], moved))
     for victims, frame, given, family in (
         (False, "_engine_run_backward", evidence, "rank-left-early"),
         (True, "_engine_run_backward", evidence, "mine"),
@@ -250,7 +251,7 @@ def test_ranks_in_different_collectives_are_proof_only_if_all_are_seen(size, pat
         for rank, name in enumerate(("all_reduce", "all_gather"))
     ]  # fmt: skip
     evidence = evidence_of({"why": "stall", "processes": processes})
-    evidence = msgspec.structs.replace(evidence, world_size=size)
+    evidence = replace(evidence, world_size=size)
     assert judge(evidence).family == "collective-mismatch"
     assert granted(evidence) == patience
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core.test_diagnose import evidence_of
 from tests.core.test_first_failure import gone
@@ -72,7 +72,7 @@ def test_what_a_launcher_prints_is_of_its_own_ranks() -> None:
     said = "  exitcode  : -9 (pid: 21)"
     ends = [Evidence(why="crash", processes=(gone(rank, 100.0, pid=PID),)) for rank in (0, 1)]
     logs = (LogText(source="output.log", lines=(said,)),)
-    whole = together([ends[0], msgspec.structs.replace(ends[1], logs=logs)])
+    whole = together([ends[0], replace(ends[1], logs=logs)])
     failures = first_failures(whole.processes, whole.logs)
     assert [process.rank for process, _ in failures] == [1]
 
@@ -106,7 +106,7 @@ def test_the_records_of_all_nodes_are_compared(tmp_path: Path) -> None:
                            last_enqueued=seq, last_completed=seq - 1)
             for n in range(2)
         )  # fmt: skip
-        given = msgspec.structs.replace(
+        given = replace(
             node(2 * number, WAITS, WAITS), collectives=facts, exchanging=(), world_size=4
         )
         (tmp_path / path).mkdir()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core.test_diagnose import evidence_of
 from watchdog_train.core.diagnosis.collectives import not_come
@@ -136,7 +136,7 @@ def test_a_native_crash_and_a_training_that_had_ended():
 
 def test_a_training_of_one_process_that_was_killed():
     case = {"why": "crash", "processes": [], "exit": {"signal": 9}}
-    evidence = msgspec.structs.replace(evidence_of(case), host=NO_KILL)
+    evidence = replace(evidence_of(case), host=NO_KILL)
     assert told(evidence)[2] == "the training was killed by SIGKILL from outside wtrain."
 
 
@@ -157,7 +157,7 @@ def meeting(*absent, seen=(), world_size=None):
     ]
     processes += [{**processes[0], "pid": 10 + rank, "rank": rank} for rank in seen]
     evidence = evidence_of({"why": "stall", "processes": processes})
-    return msgspec.structs.replace(evidence, world_size=world_size)
+    return replace(evidence, world_size=world_size)
 
 
 def test_all_ranks_that_have_not_come_to_the_meeting_are_named():
@@ -195,21 +195,17 @@ def test_who_did_not_come_by_what_the_others_print(printed, missing):
 
 
 RAISED = ExceptionFact(type="RuntimeError", message="bad shape", source="hook", pid=10, at=100.0)
-POINTS = msgspec.structs.replace(RAISED, message="a background worker has died")
+POINTS = replace(RAISED, message="a background worker has died")
 PRINTED = ExceptionFact(type="BadZipFile", message="no zip", source="output", at=99.0)
-OF_CHILD = msgspec.structs.replace(PRINTED, source="hook", pid=77)
+OF_CHILD = replace(PRINTED, source="hook", pid=77)
 CONSEQUENCES = {
     "it points to what another process printed": (POINTS, PRINTED, "BadZipFile"),
     "it points to nobody": (RAISED, PRINTED, None),
     "a child raised before it": (RAISED, OF_CHILD, "BadZipFile"),
-    "a child raised after it": (RAISED, msgspec.structs.replace(OF_CHILD, at=100.2), None),
-    "a child raised long before it": (RAISED, msgspec.structs.replace(OF_CHILD, at=50.0), None),
-    "another thread of its process": (RAISED, msgspec.structs.replace(OF_CHILD, pid=10), None),
-    "its own traceback in the output": (
-        POINTS,
-        msgspec.structs.replace(POINTS, source="output", pid=None),
-        None,
-    ),
+    "a child raised after it": (RAISED, replace(OF_CHILD, at=100.2), None),
+    "a child raised long before it": (RAISED, replace(OF_CHILD, at=50.0), None),
+    "another thread of its process": (RAISED, replace(OF_CHILD, pid=10), None),
+    "its own traceback in the output": (POINTS, replace(POINTS, source="output", pid=None), None),
 }
 
 
@@ -217,7 +213,7 @@ CONSEQUENCES = {
 def test_the_first_exception_is_named_before_its_consequence(name):
     """Also where a process that is no rank has raised it."""
     raised, other, expected = CONSEQUENCES[name]
-    rank = msgspec.structs.replace(gone(0, 100.5, code=1), exception=raised)
+    rank = replace(gone(0, 100.5, code=1), exception=raised)
     found = crash_of(crash_with(rank, exceptions=(other,)), (), gpu_shared=False)
     assert found.exception == raised
     assert (found.first.type if found.first else None) == expected
@@ -225,13 +221,13 @@ def test_the_first_exception_is_named_before_its_consequence(name):
 
 
 def crash_with(*processes, **changes):
-    return msgspec.structs.replace(crash(*processes), **changes)
+    return replace(crash(*processes), **changes)
 
 
 @pytest.mark.parametrize(("at", "expected"), [(98.9, None), (100.1, "BadZipFile")])
 def test_a_handled_exception_in_the_output_is_no_crash(at, expected):
     """One that is older than the last step was handled; `os._exit` tells nothing."""
-    printed = msgspec.structs.replace(PRINTED, at=at)
+    printed = replace(PRINTED, at=at)
     logs = (LogText(source="stderr.log", lines=("BadZipFile: no zip", "KeyError: 'missing'")),)
     evidence = crash_with(
         gone(0, 101.0, code=7), exceptions=(printed,), progressed_at=100.0, logs=logs
@@ -246,7 +242,7 @@ def in_script(file, function="<module>", **changes):
         CodePlace(file=file, line=9, function=function),
         CodePlace(file="/w/codec.py", line=5, function="decode"),
     )
-    return msgspec.structs.replace(PRINTED, frames=frames, **changes)
+    return replace(PRINTED, frames=frames, **changes)
 
 
 HELPERS = {
@@ -270,13 +266,11 @@ HELPERS = {
 def test_a_traceback_that_a_helper_without_hooks_has_printed_comes_first(name):
     """Where it begins in the helper's script: the rank may have logged what it handled."""
     printed, script, how, first = HELPERS[name]
-    rank = msgspec.structs.replace(gone(0, 100.0, code=1), exception=RAISED)
-    member = msgspec.structs.replace(WORKER, role="other", worker=None)
+    rank = replace(gone(0, 100.0, code=1), exception=RAISED)
+    member = replace(WORKER, role="other", worker=None)
     helper = vanished(0.0, script=script, **how)
-    end = msgspec.structs.replace(helper.ended.end, helper=member)
-    helper = msgspec.structs.replace(
-        helper, role="other", ended=msgspec.structs.replace(helper.ended, end=end)
-    )
+    end = replace(helper.ended.end, helper=member)
+    helper = replace(helper, role="other", ended=replace(helper.ended, end=end))
     found = crash_of(crash_with(rank, helper, exceptions=(printed,)), (), gpu_shared=False)
     assert (found.first == printed) is first
     words = f"{script.rpartition('/')[2]} (helper of rank 0, pid 70) raised BadZipFile: no zip; "
@@ -301,7 +295,7 @@ def vanished(at, **how):
                                                      (POINTS, 0.0, True)])  # fmt: skip
 def test_a_helper_that_was_killed_is_named_before_the_rank(raised, at, named):
     """Ends of one look have no order: then the exception has to point to another process."""
-    rank = msgspec.structs.replace(gone(0, 100.0, code=1), exception=raised)
+    rank = replace(gone(0, 100.0, code=1), exception=raised)
     found = crash_of(crash_with(rank, vanished(at, signal=9)), (), gpu_shared=False)
     assert found.rank == 0
     assert (found.vanished is not None) is named
@@ -314,8 +308,8 @@ def test_a_helper_that_was_killed_is_named_before_the_rank(raised, at, named):
 def test_a_line_that_is_only_quoted_names_no_cause():
     """Neither in the message nor in the source of the `raise`; printed twice, it counts."""
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
-    raised = msgspec.structs.replace(RAISED, quoted=f"Traceback (most recent call last):\n{line}")
-    rank = msgspec.structs.replace(gone(0, 100.0, code=1), exception=raised)
+    raised = replace(RAISED, quoted=f"Traceback (most recent call last):\n{line}")
+    rank = replace(gone(0, 100.0, code=1), exception=raised)
     assert told(crash(rank, log=("RuntimeError: bad shape", line)))[0] is None
     assert told(crash(rank, log=(line, "RuntimeError: bad shape", line)))[0] == "cuda-oom"
 
@@ -345,6 +339,6 @@ def test_a_save_that_fails_without_room_says_so(name, tmp_path):
 def test_a_failed_write_with_room_is_no_full_disk(tmp_path):
     """Nor is one outside of a save."""
     fact = ExceptionFact(type="RuntimeError", message="unexpected pos", source="hook")
-    inside = msgspec.structs.replace(fact, saving=str(tmp_path / "a.pt"))
+    inside = replace(fact, saving=str(tmp_path / "a.pt"))
     assert full_disk(inside, None, str(tmp_path)) is None
     assert full_disk(fact, SAVE, str(tmp_path)) is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
@@ -118,7 +118,7 @@ def act(state: State, found: GpuHold | None, at: float) -> Any:
 def after(state: State, action: Any, at: float) -> State:
     assert isinstance(action, Record), action
     (event,) = action.events
-    return evolve(state, msgspec.structs.replace(event, mono=at))
+    return evolve(state, replace(event, mono=at))
 
 
 @pytest.mark.parametrize("found", [None, GpuHold(), GpuHold(answered=False, asked_at=-ANSWER_S)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.checkpoint_samples import LEGACY, noted, torch_zip
 from tests.core import builders as b
@@ -45,7 +46,7 @@ def save(path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes:
         t=float(at),
         files={os.path.basename(path): (size, at * 10**9)},
     )
-    return msgspec.structs.replace(record, **changes)
+    return replace(record, **changes)
 
 
 def decided(state: State, *saves: SaveRecord, at: float = 100.0, **seen: Any) -> Any:
@@ -60,7 +61,7 @@ def kept(at: float, mono: float, seconds: float = 1.0) -> State:
     one = KeptCopy(
         path="/out/ckpt.pt", copy="/r/ckpt.pt", format="torch", step=1, saved_at=at, seconds=seconds
     )
-    return msgspec.structs.replace(b.running(), kept=(one,), kept_mono=mono)
+    return replace(b.running(), kept=(one,), kept_mono=mono)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +116,11 @@ def test_an_answer_is_recorded_and_remembered() -> None:
     told = decided(b.running(), kept=good)
     assert told.consumes == ("keep",)
     other = b.running(*told.events, *decided(
-        b.running(), kept=msgspec.structs.replace(good, path="/o/b.pt", copy="/r/b.pt")
+        b.running(), kept=replace(good, path="/o/b.pt", copy="/r/b.pt")
     ).events)  # fmt: skip
     assert [one.copy for one in other.kept] == ["/r/a.pt", "/r/b.pt"]
     state = b.running(*told.events)
-    bad = msgspec.structs.replace(good, problem="too little space is free for a copy")
+    bad = replace(good, problem="too little space is free for a copy")
     (event,) = decided(state, kept=bad).events
     assert isinstance(event, e.CheckpointNotKept)
     state = b.running(*told.events, event)
@@ -224,7 +225,7 @@ def test_a_count_that_falls_within_an_attempt_proves_nothing(tmp_path: Path) -> 
     path.write_bytes(checkpoint(step=20))
     first = noted(path, step=7, counters={"step": 90}, attempt=1, t=1.0)
     for attempt, known in ((1, {}), (2, {"step": 20})):
-        second = msgspec.structs.replace(first, counters={"step": 20}, attempt=attempt, t=2.0)
+        second = replace(first, counters={"step": 20}, attempt=attempt, t=2.0)
         request = SurveyRequest(directories=(str(tmp_path),), saves=(first, second), settle_s=0.0)
         (found,) = survey(request).findings
         assert found.counters == known
@@ -258,9 +259,7 @@ def test_a_kept_copy_gives_way_to_no_lower_step(
 def planned(path: str, *events: e.AnyEvent, **changes: Any) -> State:
     """Between two attempts: the next one resumes from this file."""
     used = CheckpointRef(path=path, format="torch", step=9, how_checked="recorded", saved_at=5.0)
-    plan = msgspec.structs.replace(
-        b.plan(2), checkpoint=msgspec.structs.replace(used, **changes), resume_via="env"
-    )
+    plan = replace(b.plan(2), checkpoint=replace(used, **changes), resume_via="env")
     return b.running(b.exited(1), e.TreeGone(), e.PlanMade(plan=plan), *events, at=50.0)
 
 
@@ -280,13 +279,13 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
         planned("/out/ckpt.pt", failed),
         planned("/out/ckpt", format="hf"),
         planned("/run/kept/ckpt.pt", copy_of="/out/ckpt.pt"),
-        msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(5.0, 1.0).kept),
+        replace(planned("/out/ckpt.pt"), kept=kept(5.0, 1.0).kept),
     ):
         assert isinstance(before_launch(state), Launch)
     assert isinstance(before_launch(planned("/o/c.pt"), recovery={"keep_bytes": 0}), Launch)
     assert isinstance(before_launch(planned("/out/step-9.pt")), KeepCopy), "numbers come again"
     assert keeping.unkept(planned("/out/step-9.pt", failed), planned("/out/step-9.pt").next_plan)
-    older = msgspec.structs.replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
+    older = replace(planned("/out/ckpt.pt"), kept=kept(4.0, 1.0).kept)
     assert isinstance(before_launch(older), KeepCopy)
     changed = e.CheckpointKept(
         path="/out/ckpt.pt", copy="/r/c.pt", format="torch", step=1, saved_at=9.0,
@@ -297,14 +296,14 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
 
 def test_copies_are_kept_on_after_a_reboot() -> None:
     """The monotonic clock begins anew: the newest copy would seem to be of days ahead."""
-    before = msgspec.structs.replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
+    before = replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
     for event in (
         e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why=said(""), mono=50.0),
         e.Reopened(pid=1, start=1, boot_id="after", slot_dir=None, with_remedies=(), allow=(),
                    why=said(""), mono=50.0),
     ):  # fmt: skip
         state = evolve(before, event)
-        state = msgspec.structs.replace(state, attempts=before.attempts)
+        state = replace(state, attempts=before.attempts)
         assert decided(state, save(at=9), at=900.0) is not None
 
 
@@ -313,7 +312,7 @@ def torn_and_kept(whole: bool | None = False) -> Survey:
         path="/out/c.pt", format="torch", step=None, whole=whole, said="cut", how_checked="quick",
         saved_at=1e9 + 60.0,
     )  # fmt: skip
-    copy = msgspec.structs.replace(torn, path="/r/c.pt", step=5, whole=True, copy_of="/out/c.pt")
+    copy = replace(torn, path="/r/c.pt", step=5, whole=True, copy_of="/out/c.pt")
     return Survey(findings=(torn, copy), directories=("/out",))
 
 
@@ -322,7 +321,7 @@ def test_a_kept_copy_is_put_back_where_only_its_own_path_reaches_the_script() ->
     state = b.running(b.exited(1), e.TreeGone(), at=50.0)
     action = before_launch(state, survey=torn_and_kept())
     assert action == RestoreCopy(path="/out/c.pt", saved_at=1e9 + 60.0, copy="/r/c.pt")
-    newer = msgspec.structs.replace(torn_and_kept().findings[1], path="/out/x.pt", copy_of=None)
+    newer = replace(torn_and_kept().findings[1], path="/out/x.pt", copy_of=None)
     beside = Survey(findings=(newer, *torn_and_kept().findings), directories=("/out",))
     assert before_launch(state, survey=beside) == action, "it may open its own path nevertheless"
     busy = before_launch(state, survey=torn_and_kept(), running=frozenset({"restore"}))
@@ -353,10 +352,10 @@ def test_a_torn_file_is_moved_aside_for_its_copy(tmp_path: Path) -> None:
     asked = RestoreRequest(
         path=str(path), saved_at=path.stat().st_mtime_ns / 1e9, copy=str(copy), out=""
     )
-    late = restore(msgspec.structs.replace(asked, saved_at=1.0))
+    late = restore(replace(asked, saved_at=1.0))
     assert "written since" in (late.problem or "")
     assert path.read_bytes() == b"torn"
-    gone = restore(msgspec.structs.replace(asked, copy=str(tmp_path / "none")))
+    gone = restore(replace(asked, copy=str(tmp_path / "none")))
     assert gone.problem
     assert path.read_bytes() == b"torn"
     answer = restore(asked)

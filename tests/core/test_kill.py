@@ -238,13 +238,7 @@ def test_a_straggler_of_the_last_stage_is_signalled() -> None:
 
 @pytest.mark.parametrize(
     ("looks", "keeper_alive", "expected"),
-    [
-        (0, True, Wait),
-        (1, False, Wait),
-        (2, False, CleanUp),
-        (2, None, CleanUp),
-        (2, True, Signal),
-    ],
+    [(0, True, Wait), (1, False, Wait), (2, False, CleanUp), (2, None, CleanUp), (2, True, Signal)],
 )
 def test_two_looks_must_agree_that_nobody_is_left(
     looks: int, keeper_alive: bool | None, expected: type[Action]

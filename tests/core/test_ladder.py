@@ -27,7 +27,7 @@ from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import plans
 from watchdog_train.core.recovery.history import _is_newer
 from watchdog_train.core.recovery.ladder import Restart, first_plan, next_step
-from watchdog_train.core.recovery.plans import own_resume_option, with_arguments
+from watchdog_train.core.recovery.plans import with_arguments
 from watchdog_train.errors import EXIT_GAVE_UP
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.facts import origin_words
@@ -343,10 +343,7 @@ def test_when_it_ends(state, recovery, code, ending):
     assert not why_text(why_of(answer)).endswith(".")  # it goes on in the middle of a line
 
 
-@pytest.mark.parametrize(
-    ("code", "signal", "tried"),
-    [(1, None, []), (None, 9, []), (0, None, [])],
-)
+@pytest.mark.parametrize(("code", "signal", "tried"), [(1, None, []), (None, 9, []), (0, None, [])])
 def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
     """Nothing says that loading or threads are to blame; one that left well is a hang."""
     state = history("hang@25")
@@ -754,27 +751,6 @@ def test_resume_arguments_replace_what_is_there(argv, template, expected):
     path = "/a b/c"
     words = with_arguments(tuple(argv.split()), template, path)
     assert tuple(word.replace(path, "P") for word in words) == tuple(expected.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "format_", "expected"),
-    [
-        ("--resume", "", "--resume"),
-        ("--auto-resume", "", "--auto-resume"),
-        ("trainer.resume=true", "", "trainer.resume"),
-        ("--checkpoint_dir out", "", None),
-        ("--gradient_checkpointing", "", None),
-        ("resume", "", None),
-        # In LightningCLI and hydra; elsewhere it may name where to save.
-        ("fit --ckpt_path last", "lightning", "--ckpt_path"),
-        ("fit --ckpt_path last", "torch", None),
-        ("ckpt_path=logs/last.ckpt", "lightning", "ckpt_path"),
-        ("ckpt_path=logs/last.ckpt", "torch", None),
-        ("ckpt_path=null", "lightning", None),
-    ],
-)
-def test_the_scripts_own_resume_option(words, format_, expected):
-    assert own_resume_option(["train.py", *words.split()], format_) == expected
 
 
 @pytest.mark.parametrize(("ordinal", "via"), [(2, "hook"), (None, "env")])

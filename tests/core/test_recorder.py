@@ -23,11 +23,7 @@ from watchdog_train.core.diagnosis.recorder import (
     still_in,
     trimmed,
 )
-from watchdog_train.core.pickle_data import (
-    DamagedPickleError,
-    UnreadablePickleError,
-    read,
-)
+from watchdog_train.core.pickle_data import DamagedPickleError, UnreadablePickleError, read
 from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.evidence.recorders import left_in_files, read_dump
 

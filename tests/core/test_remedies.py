@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.core import builders as b
 from tests.core.test_diagnose import evidence_of
@@ -106,7 +106,7 @@ def explained(processes, why="stall", **more) -> tuple[x.Explanation, dict[str, 
     given = [one for one in processes if isinstance(one, dict)]
     evidence = evidence_of({"why": why, "processes": given})
     ended = tuple(one for one in processes if not isinstance(one, dict))
-    evidence = msgspec.structs.replace(evidence, processes=(*evidence.processes, *ended), **more)
+    evidence = replace(evidence, processes=(*evidence.processes, *ended), **more)
     found = explain(Chains(evidence))
     return found, {one.name: one.ground for one in Grounds(evidence, found).offered(ALL)}
 
@@ -154,11 +154,11 @@ def test_facts_name_remedies_whatever_the_cause():
     """A full /dev/shm, the memory killer, a network file system: no family has to know of them."""
     full = HostFacts(shm_used_share=0.99)
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
-    evidence = msgspec.structs.replace(evidence, host=full)
+    evidence = replace(evidence, host=full)
     found = explain(Chains(evidence))
     offer = x.Remedy(name="bigger-shm", by="fact", ground="shared-memory")
     assert Grounds(evidence, found).offered(()) == (offer,)
-    killed = msgspec.structs.replace(
+    killed = replace(
         evidence_of({"why": "stall", "processes": []}),
         processes=(gone(10, 0, signal=9),),
         host=HostFacts(oom_kills=1, oom_since_start=True),
@@ -188,7 +188,7 @@ def test_no_experiment_is_made_that_would_change_nothing(name):
     useless = Grounds(evidence, explain(Chains(evidence))).pointless
     assert setting in useless
     unknown = b.explained(family=None)
-    told = msgspec.structs.replace(unknown, pointless=useless)
+    told = replace(unknown, pointless=useless)
     known = [use.id for use in _next(unknown)]
     assert setting in known or setting not in ("num-workers-0", "omp-1")
     assert setting not in [use.id for use in _next(told)]
@@ -256,10 +256,10 @@ def test_an_experiment_is_never_shown_to_have_helped():
     """Nothing called for it: that the run went on then may be chance."""
     state = history(("hang@5", LOADER_CAUSE), "exit0@9 num-workers-0")
     last = state.attempts[-1]
-    uses = tuple(msgspec.structs.replace(use, experiment=True) for use in last.plan.remedies)
-    plan = msgspec.structs.replace(last.plan, remedies=uses)
-    last = msgspec.structs.replace(last, plan=plan)
-    state = msgspec.structs.replace(state, attempts=(*state.attempts[:-1], last))
+    uses = tuple(replace(use, experiment=True) for use in last.plan.remedies)
+    plan = replace(last.plan, remedies=uses)
+    last = replace(last, plan=plan)
+    state = replace(state, attempts=(*state.attempts[:-1], last))
     assert helped(state) == ()
     assert tried_lines(state)[0] == "settings tried: num-workers-0 (experiment)"
 

@@ -132,6 +132,12 @@ OWN = {
     "python train.py --resume 0": None,
     "python train.py --resume=": None,
     "python train.py --resume --lr 0": "--resume",
+    "python train.py --auto-resume": "--auto-resume",
+    "python train.py trainer.resume=true": "trainer.resume",
+    "python train.py --checkpoint_dir out": None,
+    "python train.py --gradient_checkpointing": None,
+    "python train.py resume": None,
+    "python train.py fit --ckpt_path last": None,
     "python train.py -- --resume x": None,
     "python train.py trainer.resume=off": None,
     "conda run --resume x python train.py": None,
@@ -148,4 +154,18 @@ OWN = {
 @pytest.mark.parametrize("line", OWN)
 def test_the_option_by_which_a_command_resumes_by_itself(line: str) -> None:
     """A value that says no is no such option; neither is one of another program."""
-    assert own_resume_option(shlex.split(line)) == OWN[line]
+    assert own_resume_option(shlex.split(line), "torch") == OWN[line]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--ckpt_path last", "--ckpt_path"),
+        ("ckpt_path=a.ckpt", "ckpt_path"),
+        ("ckpt_path=null", None),
+    ],
+)
+def test_an_option_of_lightning_may_name_where_to_save_elsewhere(words: str, found: str) -> None:
+    line = ["python", "train.py", "fit", *words.split()]
+    assert own_resume_option(line, "lightning") == found
+    assert own_resume_option(line, "torch") is None

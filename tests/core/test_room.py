@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
@@ -35,7 +35,7 @@ def told(state: State, at: float) -> State:
     assert isinstance(action, Record), action
     (said,) = action.events
     assert (said.kind, FULL in why_text(said.why)) == ("room", True)
-    return evolve(state, msgspec.structs.replace(said, mono=at))
+    return evolve(state, replace(said, mono=at))
 
 
 def test_a_full_disk_is_said_once_and_waited_for() -> None:
@@ -61,7 +61,7 @@ def test_checkpoints_are_not_looked_for_before_a_file_can_be_opened() -> None:
     short = b.observation(look, short="wtrain can open no more files")
     (said,) = decide(short, state, POLICY, {}).events  # type: ignore[union-attr]
     assert said.kind == "room"
-    waits = evolve(state, msgspec.structs.replace(said, mono=1.0))
+    waits = evolve(state, replace(said, mono=1.0))
     assert isinstance(decide(short, waits, POLICY, {}), Wait)
     assert isinstance(decide(b.observation(look), waits, POLICY, {}), StartSurvey)
 
@@ -76,7 +76,7 @@ def test_a_save_that_would_be_torn_again_is_waited_for() -> None:
     """A training that ends at every save spends its restarts; but the need is an estimate."""
     (said,) = act(b.waiting(), None, 1.0, save=SMALL).events
     assert SMALL in why_text(said.why)
-    state = evolve(b.waiting(), msgspec.structs.replace(said, mono=1.0))
+    state = evolve(b.waiting(), replace(said, mono=1.0))
     assert isinstance(act(state, None, 50.0, save=SMALL), Wait)
     assert isinstance(act(state, None, 50.0), Launch)
     assert isinstance(act(state, None, 102.0, save=SMALL), Launch)
@@ -87,7 +87,7 @@ def test_what_is_torn_is_known_by_what_was_passed_over() -> None:
     assert torn_save(b.waiting()) is None
     torn = e.CheckpointRejected(path="/o/checkpoint-200", format="hf", why=said("half"), torn=True)
     chosen = CheckpointRef(path="/o/checkpoint-190", format="hf", step=190, how_checked="recorded")
-    planned = msgspec.structs.replace(b.plan(2), checkpoint=chosen)
+    planned = replace(b.plan(2), checkpoint=chosen)
     found = torn_save(b.crashed(torn, e.PlanMade(plan=planned)))
     assert (found.whole, found.torn) == ("/o/checkpoint-190", ("/o/checkpoint-200",))
 
@@ -98,10 +98,10 @@ NONE_LEFT = "Too many open files"
 def postponed(at: float) -> State:
     """Attempt 2 was meant, and could not be started."""
     meant = e.AttemptLaunching(token="t2", plan=b.plan(2))
-    state = evolve(b.waiting(), msgspec.structs.replace(meant, mono=at, attempt=2))
+    state = evolve(b.waiting(), replace(meant, mono=at, attempt=2))
     assert (state.restarts, len(state.attempts)) == (1, 2)
     off = e.LaunchPostponed(why=said(NONE_LEFT))
-    return evolve(state, msgspec.structs.replace(off, mono=at, attempt=2))
+    return evolve(state, replace(off, mono=at, attempt=2))
 
 
 def test_a_launch_that_could_not_be_made_is_made_again() -> None:
@@ -118,9 +118,9 @@ def test_a_launch_is_not_put_off_for_ever() -> None:
     """Counted from the first one that failed; one that is made ends the count."""
     state = postponed(1.0)
     meant = e.AttemptLaunching(token="t3", plan=b.plan(2))
-    state = evolve(state, msgspec.structs.replace(meant, mono=60.0, attempt=2))
+    state = evolve(state, replace(meant, mono=60.0, attempt=2))
     off = e.LaunchPostponed(why=said(NONE_LEFT))
-    late = evolve(state, msgspec.structs.replace(off, mono=60.0, attempt=2))
+    late = evolve(state, replace(off, mono=60.0, attempt=2))
     assert isinstance(act(late, None, 100.0), Launch)
     (given_up,) = act(late, None, 101.5).events
     assert isinstance(given_up, e.GivenUp)
