@@ -81,7 +81,7 @@ def test_a_rank_that_has_ended_has_no_stacks_of_the_next_one(tmp_path: Path) -> 
     """A launcher has started it again, and the system has given it the same pid."""
     ended = gone(0, 100.0, pid=PID)
     living = node(0, WAITS)
-    both = msgspec.structs.replace(living, processes=(*living.processes, ended))
+    both = replace(living, processes=(*living.processes, ended))
     bundle_in(tmp_path, both, 100.0)
     read = read_inputs([str(tmp_path)]).evidence
     assert [bool(one.threads) for one in read.processes] == [True, True, False]
