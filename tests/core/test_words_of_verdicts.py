@@ -10,8 +10,9 @@ import pytest
 from tests.core import builders as b
 from tests.core.test_detect import judge, silent
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import Sleep, StartEvidence
+from watchdog_train.core.actions import StartEvidence
 from watchdog_train.core.detection.detect import Verdict
+from watchdog_train.core.detection.track import Sleep
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.model import RankEnd, Sample, said
 from watchdog_train.core.notices.poll_events import news

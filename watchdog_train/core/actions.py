@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from watchdog_train.core.detection.detect import Signs, Verdict
+from watchdog_train.core.detection.track import Sleep
 from watchdog_train.core.events import AnyEvent, CommandResult, KillSequence, KillStage
 from watchdog_train.core.fold.state import Machine
 from watchdog_train.core.model import (
@@ -72,16 +73,6 @@ class HookReport(Value):
     pid: int
     status: Literal["skipped", "failed"]
     why: str
-
-
-class Sleep(Value):
-    """A time in which nobody looked; it counts as no silence."""
-
-    at: float
-    """Supervisor's clock, when it was over."""
-    seconds: float
-    machine: bool
-    """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
 
 
 class Told(Value):

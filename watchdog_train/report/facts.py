@@ -120,9 +120,8 @@ def run_again(state: State) -> str:
     if attempt is None:
         return _run_line(state.options, state.argv)
     if state.finished and state.outcome != "succeeded":
-        more = "".join(
-            f" --with {clean(name, 60)} --allow {clean(name, 60)}" for name in state.offers[:1]
-        )
+        offers = state.given_up.offers if state.given_up is not None else ()
+        more = "".join(f" --with {clean(one, 60)} --allow {clean(one, 60)}" for one in offers[:1])
         return f"wtrain restart {words.command_text([state.run_id])}{more}"
     # --with would apply all of a remedy that was applied in part.
     refused = set(attempt.reported) - set(attempt.taken)

@@ -137,7 +137,7 @@ def outcome_line(state: State) -> str:
         outcome = {"succeeded": "success", "gave_up": "gave up"}.get(state.outcome or "failed")
         head = f"{outcome or state.outcome or 'failed'}: {why_text(state.why or Why('unknown'))}"
     elif state.given_up is not None:
-        head = f"given up: {why_text(state.given_up)}"
+        head = f"given up: {why_text(state.given_up.why)}"
     else:
         number = state.attempt.attempt if state.attempt is not None else 0
         head = f"{state.state}, attempt {number}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from watchdog_train.core.actions import Observation, Request, Sleep, Told, TreeSight
+from watchdog_train.core.actions import Observation, Request, Told, TreeSight
 from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.detection.detect import Signs, Verdict, signs, verdict
 from watchdog_train.core.fold.state import AttemptRecord, State
@@ -98,13 +98,6 @@ class Assessor:
             return all_heard
         nodes = state.launcher.nodes if state.launcher is not None else 1
         return self.signs.whole is not False or (nodes == 1 and not self._part_of_more)
-
-    def slept(self) -> Sleep | None:
-        """The newest time in which nobody looked."""
-        track = self.track
-        if track.slept_at is None:
-            return None
-        return Sleep(at=track.slept_at, seconds=track.slept_s, machine=track.slept_machine)
 
 
 CALM_S = 120.0
@@ -240,7 +233,7 @@ class Observer:
             resumed_step=max(resumed, default=None),
             signs=self._assessor.signs,
             busy_at=self._assessor.busy_at,
-            slept=self._assessor.slept(),
+            slept=self._assessor.track.slept,
             straggler=self._assessor.standing.open,
             ahead=self._assessor.outlook.open,
             gpu_hold=self._gpu_hold(state, now),

@@ -92,6 +92,16 @@ class RankTrack(Value):
         return max(own, default=0) or (self.words[FRAMEWORK_STEP] if self.words else 0)
 
 
+class Sleep(Value):
+    """A time in which nobody looked; it counts as no silence."""
+
+    at: float
+    """Supervisor's clock, when it was over."""
+    seconds: float
+    machine: bool
+    """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
+
+
 class World(Value):
     """How much of the world of a training is in the trees that are heard.
 
@@ -126,10 +136,7 @@ class Track(Value):
     fresh_at: float = 0.0
     """When everybody last got a fresh start: after a sleep, or after somebody was stopped."""
     suspended_s: float | None = None
-    slept_at: float | None = None
-    """The newest poll before which the machine or we ourselves slept."""
-    slept_s: float = 0.0
-    slept_machine: bool = False
+    slept: Sleep | None = None
     """It was the machine: else only we were not let run."""
     survived: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
@@ -269,9 +276,7 @@ def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
         _fresh(track, sample),
         started_at=min(sample.at, track.started_at + sample.late_s),
         stopped_since=None,
-        slept_at=sample.at,
-        slept_s=slept_s,
-        slept_machine=_suspended_s(track, sample) > 1.0,
+        slept=Sleep(at=sample.at, seconds=slept_s, machine=_suspended_s(track, sample) > 1.0),
     )
 
 

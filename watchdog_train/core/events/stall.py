@@ -74,33 +74,11 @@ class StallRecovered(Event):
 
 
 NoticeKind = Literal[
-    "stopped",
-    "continued",
-    "input",
-    "busy",
-    "live-lock",
-    "uninterruptible",
-    "suspended",
-    "keeper",
-    "no-heartbeat",
-    "save",
-    "save-late",
-    "not-whole",
-    "joint",
-    "peers",
-    "gpu",
-    "blind",
-    "no-progress",
-    "room",
-    "scan",
-    "plugin",
-    "reader",
-    "task",
-    "metrics",
-    "termination",
-    "goes-on",
+    "stopped", "continued", "input", "busy", "live-lock", "uninterruptible", "suspended", "keeper",
+    "no-heartbeat", "save", "save-late", "not-whole", "joint", "peers", "gpu", "blind",
+    "no-progress", "room", "scan", "plugin", "reader", "task", "metrics", "termination", "goes-on",
     "outlives",
-]
+]  # fmt: skip
 
 
 class Noticed(Event):

@@ -95,14 +95,7 @@ def _change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one ar
         case e.CheckpointsShared():
             return _replace(state, shared=(*state.shared, event))
         case e.GivenUp():
-            return _replace(
-                state,
-                given_up=event.why,
-                given_up_code=event.exit_code,
-                given_up_outcome=event.outcome,
-                offers=event.offers,
-                guilty=event.guilty,
-            )
+            return _replace(state, given_up=event, guilty=event.guilty)
         case e.BackingOff():
             return _replace(state, state="backoff", backoff_until=event.until_mono)
         case e.GpuMemoryHeld():
@@ -224,8 +217,8 @@ _OF_AN_ATTEMPT = (
     "gpu_held", "scan_failures", "torn", "can_be_asked_to_save", "next_plan",
 )  # fmt: skip
 _OF_AN_END = (
-    "outcome", "exit_code", "warning", "why", "stop", "stop_asked", "given_up", "given_up_code",
-    "given_up_outcome", "offers", "guilty", "next_plan", "crew",
+    "outcome", "exit_code", "warning", "why", "stop", "stop_asked", "given_up", "guilty",
+    "next_plan", "crew",
 )  # fmt: skip
 _OF_A_CLOCK = (
     "backoff_until", "gpu_held", "scan_failures", "postponed", "kept_mono", "keep_failed",

@@ -5,6 +5,7 @@ from typing import Literal
 
 from watchdog_train.core.events import (
     CheckpointsShared,
+    GivenUp,
     GpuMemoryHeld,
     HookNotArmed,
     KillSequence,
@@ -442,11 +443,7 @@ class State(Value):
     """The attempt before which the user's commands were started last."""
     commands_done: int = 0
     """The attempt before which they have ended last."""
-    given_up: Why | None = None
-    given_up_code: int | None = None
-    given_up_outcome: Outcome | None = None
-    offers: tuple[str, ...] = ()
-    """Remedies that might have gone on with it and were not allowed."""
+    given_up: GivenUp | None = None
     guilty: tuple[GuiltyNode, ...] = ()
     """As the end of the job has named them."""
     crew: Crew | None = None

@@ -23,9 +23,8 @@ def finish(state: State) -> RunFinished:
         is_unsaved = asked is not None and asked.expects_save and asked.saved is None
         warnings = (*((Why("unsaved"),) if is_unsaved else ()), *survivors(state))
         return _end("stopped", state.stop.exit_code, Why("asked", who=state.stop.by), *warnings)
-    if state.given_up is not None:
-        code = state.given_up_code if state.given_up_code is not None else EXIT_GAVE_UP
-        return _end(state.given_up_outcome or "gave_up", code, state.given_up)
+    if (end := state.given_up) is not None:
+        return _end(end.outcome, end.exit_code, end.why)
     if attempt is not None and attempt.code == 0 and attempt.stall_id is None:
         killed = (state.outlived,) if state.outlived is not None else ()
         warnings = (*_doubts(state, attempt), *killed, *survivors(state))
