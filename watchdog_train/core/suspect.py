@@ -34,6 +34,7 @@ from watchdog_train.core.model.explanation import CollectiveWait, StoreWait
 from watchdog_train.core.notices.milestones import milestones_event
 from watchdog_train.core.notices.poll_events import job_step, progress_event
 from watchdog_train.core.policy import Policy
+from watchdog_train.core.policy.limits import DeviceWaits
 
 ASKS = "it waits for somebody to type"
 FRESH_S = 15.0
@@ -78,8 +79,8 @@ def watch(observation: Observation, state: State, policy: Policy) -> Action | No
             if state.muted:
                 return None
             if verdict.basis in BUSY:
-                return _busy(observation, state, policy, verdict)
-            return _quiet(observation, state, policy, verdict)
+                return _busy(observation, state, policy)
+            return _quiet(observation, state, policy)
 
 
 def _held(observation: Observation, state: State) -> Record | None:
@@ -127,30 +128,28 @@ def _alive(observation: Observation, state: State) -> Record | None:
     return Record(events=(ended,), consumes=("look",))
 
 
-def _busy(
-    observation: Observation, state: State, policy: Policy, verdict: Verdict
-) -> Action | None:
+def _busy(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Over the hard limit but working, or held by the kernel: dumped and said once.
 
     Never killed but for a wait in the kernel that lasts, beside which nothing else moves.
     """
+    verdict = observation.verdict
     if state.suspicion != verdict.basis:
         # Also after a quiet moment: its patience must not go on counting while the job works.
         return Record(events=(_suspected(verdict),), consumes=("look",))
     if verdict.basis == "uninterruptible" and _lasts(verdict, policy.detection.stuck_stall_s):
         return _declare(observation, state, verdict.basis, verdict.why)
     if verdict.device is not None:
-        found = _on_device(observation, state, policy, verdict, verdict.device)
+        found = _on_device(observation, state, policy, verdict.device)
         if found is not None or verdict.age_s <= verdict.hard_s:
             return found
-    return _report(observation, state, policy, verdict)
+    return _report(observation, state, policy)
 
 
-def _report(
-    observation: Observation, state: State, policy: Policy, verdict: Verdict
-) -> Action | None:
+def _report(observation: Observation, state: State, policy: Policy) -> Action | None:
     """Evidence and a word, once a silence."""
-    device, look = verdict.device, state.look
+    verdict, look = observation.verdict, state.look
+    device = verdict.device
     if device is not None and device.runs:
         unread = look is not None and look.device is not None and not look.device.stands
         if lacks := (*device.lacks, *(("native-stacks",) if unread else ())):
@@ -181,12 +180,13 @@ def _is_due(observation: Observation, state: State, policy: Policy) -> bool:
 
 
 def _on_device(
-    observation: Observation, state: State, policy: Policy, verdict: Verdict, device: DeviceWait
+    observation: Observation, state: State, policy: Policy, device: DeviceWait
 ) -> Action | None:
     """Ranks that may only wait for GPUs: a stall, if nothing is unknown and no sample differs."""
-    limits, look, found = policy.detection.devices, state.look, observation.trees[0].look
+    verdict, look = observation.verdict, state.look
+    limits, found = policy.detection.devices, observation.trees[0].look
     if found is not None:
-        sampled = _device_sample(observation, state, policy, device, found)
+        sampled = _device_sample(observation, look, limits, device, found)
         return Record(events=(sampled,), consumes=("look",))
     if device.lacks or (look is not None and not look.times):
         return None
@@ -196,19 +196,18 @@ def _on_device(
             why = Why("device-wait", seconds=verdict.age_s, limit_s=look.limit_s, count=look.times)
             return _declare(observation, state, "device-wait", why)
     due = _is_due(observation, state, policy) and verdict.age_s >= limits.first_sample_s
-    return _look(observation, verdict, device=True) if due else None
+    return _look(observation, device=True) if due else None
 
 
 def _device_sample(
     observation: Observation,
-    state: State,
-    policy: Policy,
+    last: e.Looked | None,
+    limits: DeviceWaits,
     device: DeviceWait,
     found: EvidenceResult,
 ) -> e.Looked:
     """One more stack sample, compared with the one before."""
-    limits, now = policy.detection.devices, observation.now
-    last, told = state.look, found.device
+    now, told = observation.now, found.device
     before = last.device if last is not None else None
     since, times = now, 1
     if told is None or not told.stands:  # could not be read: neither the same nor another
@@ -247,14 +246,14 @@ def _spinning(observation: Observation, state: State, policy: Policy) -> Action 
     if observation.is_collecting or state.is_collecting:
         return None  # a process that another collector has stopped shows nothing of its own
     if look is None:
-        return _look(observation, verdict)
+        return _look(observation)
     row, limit_s = look.patience.row, look.patience.limit_s
     locked = row in _SPINS_IN_VAIN
     if not locked or look.times < _SPINS_IN_VAIN[row]:
         often_s = min(LIVE_LOCK_EVERY_S, (limit_s or LOOK_AGAIN_S[1]) / LIVE_LOCK_SAMPLES)
         seldom_s = min(LOOK_AGAIN_S[1], policy.patience.live_lock_s or LOOK_AGAIN_S[1])
         due = now - look.mono >= (often_s if locked else seldom_s)
-        return _look(observation, verdict) if due else None
+        return _look(observation) if due else None
     if row == "releaser-died":
         return _in_vain(observation, state, look, basis="proven", why=verdict.why)
     line = look.patience.line
@@ -273,7 +272,7 @@ def _in_vain(
     if limit_s is None or min(now - look.since_mono, verdict.spins_s) < limit_s:
         return None
     if now - look.mono > FRESH_S:
-        return _look(observation, verdict)
+        return _look(observation)
     return _declare(observation, state, basis, why)
 
 
@@ -310,9 +309,8 @@ def _lasts(verdict: Verdict, limit_s: float | None) -> bool:
     return verdict.quiet_s > max(limit_s, verdict.hard_s if saves else 0.0)
 
 
-def _quiet(
-    observation: Observation, state: State, policy: Policy, verdict: Verdict
-) -> Action | None:
+def _quiet(observation: Observation, state: State, policy: Policy) -> Action | None:
+    verdict = observation.verdict
     if state.suspicion != shown_basis(verdict):
         # Also when the rest of the job falls silent, too: patience begins then, with a new look.
         return Record(events=(_suspected(verdict),), consumes=("look",))
@@ -322,12 +320,12 @@ def _quiet(
         return Record(events=(_looked(observation, state, policy),), consumes=("look",))
     look = state.look
     if look is None:
-        return _look(observation, verdict)
+        return _look(observation)
     if device is not None and look.patience.row in ("unknown", "at-work"):
-        found = _on_device(observation, state, policy, verdict, device)
+        found = _on_device(observation, state, policy, device)
         if found is not None or verdict.age_s <= verdict.hard_s:
             return found
-        return _report(observation, state, policy, verdict)
+        return _report(observation, state, policy)
     if look.patience.row == "input" and "input" not in state.notices:
         return Record(events=(e.Noticed(kind="input", pids=verdict.pids, why=said(ASKS)),))
     limit_s = _limit_s(observation, state, policy, look.patience)
@@ -336,14 +334,14 @@ def _quiet(
     over_at = since + limit_s if limit_s is not None else float("inf")
     if sampled < over_at:
         if observation.now >= _look_at(state, look, over_at, takes_s=policy.timing.look_s):
-            return _look(observation, verdict)
+            return _look(observation)
         if over_at >= observation.now + policy.detection.poll_s:
             return None
         return Wait(until=max(over_at, observation.now + SOON_S), decides=True)
     if (verdict.alone or verdict.quiet_at_work) and look.patience.row != "proven":
         return None
     if observation.now - look.mono > FRESH_S:
-        return _look(observation, verdict)
+        return _look(observation)
     basis = verdict.basis
     if look.patience.row in ("proven", "stopped") and basis == "quiet":
         basis = "proven" if look.patience.row == "proven" else "stopped"
@@ -352,11 +350,11 @@ def _quiet(
     return _declare(observation, state, basis, why)
 
 
-def _look(observation: Observation, verdict: Verdict, *, device: bool = False) -> Action:
+def _look(observation: Observation, *, device: bool = False) -> Action:
     """On every machine; what one of them has found waits for the others."""
     missing = (sight for sight in observation.trees if sight.look is None)
     # A look names no ranks, and those of a thousand machines would be sent to each of them.
-    verdict = msgspec.structs.replace(verdict, ranks=(), pids=())
+    verdict = msgspec.structs.replace(observation.verdict, ranks=(), pids=())
     starts = (
         StartLook(host=sight.host, verdict=verdict, device=device)
         for sight in missing
