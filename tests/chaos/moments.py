@@ -11,6 +11,13 @@ Where = Literal[
 ]
 Trouble = Literal["none", "hang", "crash"]
 
+RESTARTED = (
+    ("checkpoint_chosen", 1),
+    ("plan_made", 1),
+    ("attempt_launching", 2),
+    ("attempt_launched", 2),
+    ("resume_verified", 1),
+)
 EVENTS: dict[Where, tuple[tuple[str, int], ...]] = {
     "early": (("", 1),),
     "begin": (("run_started", 1),),
@@ -28,22 +35,14 @@ EVENTS: dict[Where, tuple[tuple[str, int], ...]] = {
         ("signalled", 1),
         ("attempt_exited", 1),
         ("tree_gone", 1),
-        ("checkpoint_chosen", 1),
-        ("plan_made", 1),
-        ("attempt_launching", 2),
-        ("attempt_launched", 2),
-        ("resume_verified", 1),
+        *RESTARTED,
     ),
     "crash": (
         ("attempt_exited", 1),
         ("evidence_collecting", 1),
         ("evidence_collected", 1),
         ("tree_gone", 1),
-        ("checkpoint_chosen", 1),
-        ("plan_made", 1),
-        ("attempt_launching", 2),
-        ("attempt_launched", 2),
-        ("resume_verified", 1),
+        *RESTARTED,
     ),
     "collect": (("suspected", 1), ("evidence_collecting", 1)),
     "restart": (("attempt_exited", 1), ("tree_gone", 1)),

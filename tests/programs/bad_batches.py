@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from line import QUIET, Line, lightning_module
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 
 FRAMEWORK, KIND = sys.argv[1:3]
@@ -29,7 +30,7 @@ class Moved:
         self.rows = rows
 
     def to(self, *_: Any, **__: Any) -> torch.Tensor:
-        if any(int(row[0]) in BAD for row in self.rows):
+        if any(round(float(row[0]) * 20) in BAD for row in self.rows):
             raise ValueError("broken on the way")
         return self.rows
 
@@ -48,7 +49,7 @@ class Rows(Dataset):
             os._exit(3)
         if KIND == "ALL" or (number in self.bad and KIND in ("READ", "STREAM")):
             raise ValueError(f"broken example {number}")
-        return {"x": torch.full((4,), float(number)), "labels": torch.ones(1)}
+        return {"x": torch.full((4,), number / 20), "labels": torch.ones(1)}
 
 
 class Stream(IterableDataset):
@@ -64,18 +65,6 @@ def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, Any]:
     if KIND == "MOVE":
         batch["x"] = Moved(batch["x"])
     return batch
-
-
-class Model(torch.nn.Module):
-    """A line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = torch.nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        out = self.line(x / 20)
-        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
 
 
 def loader(bad: tuple[int, ...] = BAD, sampler: Any = None) -> DataLoader:
@@ -102,13 +91,13 @@ def loop(model: torch.nn.Module, batches: Any, optimizer: Any, backward: Any) ->
 
 
 def plain() -> int:
-    model = Model()
+    model = Line()
     return loop(model, loader(), torch.optim.SGD(model.parameters()), torch.Tensor.backward)
 
 
 def ranks() -> int:
     torch.distributed.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(Model())
+    model = torch.nn.parallel.DistributedDataParallel(Line())
     sampler: Any = DistributedSampler(Rows(BAD), shuffle=False)
     batches = loader(sampler=sampler)
     steps = loop(model, batches, torch.optim.SGD(model.parameters()), torch.Tensor.backward)
@@ -120,7 +109,7 @@ def accelerate() -> int:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model = Model()
+    model = Line()
     optimizer = torch.optim.SGD(model.parameters())
     model, optimizer, batches = accelerator.prepare(model, optimizer, loader())
     return loop(model, batches, optimizer, accelerator.backward)
@@ -135,7 +124,7 @@ def trainer() -> int:
         save_strategy="no", eval_strategy="epoch", dataloader_num_workers=WORKERS, use_cpu=True,
     )  # fmt: skip
     job = Trainer(
-        model=Model(), args=arguments, train_dataset=Rows(BAD), eval_dataset=Rows((3,)),
+        model=Line(), args=arguments, train_dataset=Rows(BAD), eval_dataset=Rows((3,)),
         data_collator=collate,
     )  # fmt: skip
     job.train()
@@ -145,25 +134,15 @@ def trainer() -> int:
 def lightning() -> int:
     import lightning.pytorch as L  # noqa: N812
 
-    class Module(L.LightningModule):
+    class Module(lightning_module(Line())):  # type: ignore[misc]
         validations = 0
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Model()
-
-        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-            return self.model(**batch)["loss"]
 
         def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
             self.validations += 1
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters())
-
     job = L.Trainer(
-        accelerator="cpu", devices=1, max_epochs=2, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, enable_checkpointing=False, num_sanity_val_steps=0,
+        accelerator="cpu", devices=1, max_epochs=2, enable_checkpointing=False,
+        num_sanity_val_steps=0, **QUIET,
     )  # fmt: skip
     module = Module()
     job.fit(module, loader(), loader((3,)))

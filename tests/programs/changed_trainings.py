@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import torch
+from line import QUIET, lightning_module
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 LENGTH, ROWS, BATCH = 64, 16, 4
@@ -127,16 +128,9 @@ def lightning() -> None:
     import lightning.pytorch as L  # noqa: N812
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-    class Module(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Model()
-
-        def training_step(self, batch: Any, index: int) -> torch.Tensor:
-            return self.model(**batch)["loss"]
-
+    class Module(lightning_module(Model())):  # type: ignore[misc]
         def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            optimizer = super().configure_optimizers()
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
             if trouble != "evaluation":
                 return optimizer
@@ -151,8 +145,7 @@ def lightning() -> None:
         )
     home = f"lightning-{trouble}"
     job = L.Trainer(
-        accelerator="cpu", max_epochs=3, logger=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=home, check_val_every_n_epoch=1,
+        accelerator="cpu", max_epochs=3, default_root_dir=home, check_val_every_n_epoch=1, **QUIET,
         callbacks=[
             EarlyStopping("val_loss"), ModelCheckpoint(home, monitor="val_loss", save_top_k=2),
         ] if trouble == "evaluation" else [],

@@ -12,6 +12,7 @@ idle_if_asked()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from gloo_job import GlooJob  # noqa: E402
 from overwrites_in_place import OneFile  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, get_worker_info  # noqa: E402
 from zoo import Training  # noqa: E402
@@ -83,33 +84,23 @@ def train(args: argparse.Namespace, journal: Journal) -> None:
 
 def train_ranks(args: argparse.Namespace, journal: Journal) -> None:
     """A rank of several under torchrun: rank 1 is the one that gets into trouble."""
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-2)
-    first = 0
-    if args.resume:
-        saved = torch.load(args.resume)
-        model.load_state_dict(saved["model"])
-        first = saved["step"]
-    journal.note("begin", first)
+    job = GlooJob(args.resume)
+    journal.note("begin", job.first)
     trouble = Trouble(args.trouble, args.at)
-    for step in range(first, args.steps):
+    for step in range(job.first, args.steps):
         if dist.get_rank() == 1:
             trouble.strike(step)
-        optimizer.zero_grad()
-        parallel(torch.ones(2, 8) * (step + 1 + dist.get_rank()) / 50).sum().backward()
-        optimizer.step()
+        job.optimizer.zero_grad()
+        job.parallel(torch.ones(2, 8) * (step + 1 + dist.get_rank()) / 50).sum().backward()
+        job.optimizer.step()
         time.sleep(args.step_s)
         journal.note("step", step + 1)
         if dist.get_rank() == 0 and (step + 1) % 5 == 0:
-            os.makedirs("checkpoints", exist_ok=True)
-            content = {"model": model.state_dict(), "step": step + 1}
-            torch.save(content, f"checkpoints/step-{step + 1:06d}.pt")
+            path, content = job.checkpoint(step + 1)
+            torch.save(content, path)
             journal.note("saved", step + 1)
     dist.barrier()
-    checksum = sum(weights.double().sum().item() for weights in model.parameters())
+    checksum = sum(weights.double().sum().item() for weights in job.model.parameters())
     journal.note("finished", args.steps, f"{checksum:.9f}")
     dist.destroy_process_group()
 

@@ -16,7 +16,8 @@ import sys
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from line import QUIET, Line, Ones, lightning_module
+from torch.utils.data import DataLoader
 
 ROWS, BATCH = 90, 8
 SHOWN = (
@@ -28,28 +29,6 @@ SHOWN = (
 )  # fmt: skip
 
 facts: dict[str, Any] = {}
-
-
-class Rows(Dataset):
-    """Small rows."""
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"x": torch.full((4,), index / ROWS), "labels": torch.ones(1)}
-
-
-class Model(torch.nn.Module):
-    """A line."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = torch.nn.Linear(4, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        out = self.line(x)
-        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
 
 
 def seen(loader: DataLoader) -> None:
@@ -64,7 +43,7 @@ def seen(loader: DataLoader) -> None:
 
 def make(shuffle: bool = True) -> DataLoader:
     return DataLoader(
-        Rows(), BATCH, shuffle=shuffle, num_workers=2, pin_memory=True, persistent_workers=True
+        Ones(ROWS), BATCH, shuffle=shuffle, num_workers=2, pin_memory=True, persistent_workers=True
     )
 
 
@@ -72,7 +51,7 @@ def plain() -> None:
     if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
         group_timeout()
-    model = Model()
+    model = Line()
     optimizer = torch.optim.AdamW(model.parameters())
     loader = make()
     for batch in loader:
@@ -83,7 +62,7 @@ def plain() -> None:
 
 
 def trainer() -> None:
-    from transformers import Trainer, TrainingArguments
+    from transformers import EarlyStoppingCallback, Trainer, TrainingArguments
 
     arguments = TrainingArguments(
         output_dir="trainer-output",
@@ -103,7 +82,11 @@ def trainer() -> None:
         disable_tqdm=True,
     )
     job = Trainer(
-        model=Model(), args=arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=stop()
+        model=Line(),
+        args=arguments,
+        train_dataset=Ones(ROWS),
+        eval_dataset=Ones(ROWS),
+        callbacks=[EarlyStoppingCallback(early_stopping_patience=5)],
     )
     if "RANK" in os.environ:
         group_timeout()
@@ -114,29 +97,13 @@ def trainer() -> None:
     facts["step"] = job.state.global_step
 
 
-def stop() -> list[Any]:
-    from transformers import EarlyStoppingCallback
-
-    return [EarlyStoppingCallback(early_stopping_patience=5)]
-
-
 def lightning() -> None:
     import lightning.pytorch as L  # noqa: N812
     from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-    class Module(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Model()
-
-        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-            return self.model(**batch)["loss"]
-
+    class Module(lightning_module(Line())):  # type: ignore[misc]
         def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
             self.log("val_loss", self.model(**batch)["loss"])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters())
 
     job = L.Trainer(
         accelerator="cpu",
@@ -145,9 +112,7 @@ def lightning() -> None:
         callbacks=[
             EarlyStopping("val_loss"), ModelCheckpoint("lightning-output", monitor="val_loss"),
         ],
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **QUIET,
     )  # fmt: skip
     job.fit(Module(), make(), make(shuffle=False))
     if "RANK" in os.environ:
@@ -162,7 +127,7 @@ def accelerate() -> None:
     accelerator = Accelerator(cpu=True)
     if "RANK" in os.environ:
         group_timeout()
-    model = Model()
+    model = Line()
     optimizer = torch.optim.AdamW(model.parameters())
     model, optimizer, loader = accelerator.prepare(model, optimizer, make())
     for batch in loader:

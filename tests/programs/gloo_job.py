@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,8 +13,8 @@ import torch.distributed as dist
 class GlooJob:
     """One rank; the model goes on from a checkpoint when there is one."""
 
-    def __init__(self, resume: str | None) -> None:
-        dist.init_process_group("gloo")
+    def __init__(self, resume: str | None, **meet: Any) -> None:
+        dist.init_process_group("gloo", **meet)
         self.rank = dist.get_rank()
         torch.manual_seed(0)
         self.model = torch.nn.Linear(8, 1)
@@ -33,10 +34,15 @@ class GlooJob:
         time.sleep(0.1)
         if self.rank != 0 or (step + 1) % 10:
             return None
-        os.makedirs("checkpoints", exist_ok=True)
-        path = f"checkpoints/step-{step + 1:06d}.pt"
-        torch.save({"model": self.model.state_dict(), "step": step + 1}, path)
+        path, content = self.checkpoint(step + 1)
+        torch.save(content, path)
         return path
+
+    def checkpoint(self, step: int) -> tuple[str, dict[str, Any]]:
+        """Where to save it, and what to save."""
+        os.makedirs("checkpoints", exist_ok=True)
+        content = {"model": self.model.state_dict(), "step": step}
+        return f"checkpoints/step-{step:06d}.pt", content
 
 
 def evaluate(seconds: float) -> None:

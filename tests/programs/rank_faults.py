@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from gloo_job import GlooJob
 
 CULPRIT = 1
 
@@ -106,10 +107,8 @@ class SlowFile(io.FileIO):
         return super().write(data)
 
 
-def save(model: torch.nn.Module, step: int, fault: str) -> None:
-    os.makedirs("checkpoints", exist_ok=True)
-    path = f"checkpoints/step-{step:06d}.pt"
-    content = {"model": model.state_dict(), "step": step}
+def save(job: GlooJob, step: int, fault: str) -> None:
+    path, content = job.checkpoint(step)
     if fault in ("die-in-save", "hang-in-save"):
         with HalfFile(path, die if fault == "die-in-save" else sleep) as file:
             torch.save(content, file)
@@ -123,43 +122,30 @@ def train(args: argparse.Namespace) -> None:
     mine = fault if rank == CULPRIT else "none"
     if mine == "never-come":
         fail()
-    if args.rank is None:
-        dist.init_process_group("gloo")
-    else:
-        dist.init_process_group(
-            "gloo", init_method=args.meet, rank=args.rank, world_size=args.spawn
-        )
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    parallel = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-3)
-    first = 0
-    if args.resume:
-        saved = torch.load(args.resume)
-        model.load_state_dict(saved["model"])
-        first = saved["step"]
-    slow = 2 * (args.at - first) if mine == "worker" else -1
+    meet = {"init_method": args.meet, "rank": args.rank, "world_size": args.spawn}
+    job = GlooJob(args.resume, **(meet if args.spawn else {}))
+    slow = 2 * (args.at - job.first) if mine == "worker" else -1
     loader = torch.utils.data.DataLoader(Examples(slow), batch_size=2, num_workers=args.workers)
     batches = iter(loader)
-    for step in range(first, args.steps):
+    for step in range(job.first, args.steps):
         if step == args.at:
             if mine in ("leave", "exit"):
                 break
             if FAULTS[mine] is not None:
                 FAULTS[mine]()
-        optimizer.zero_grad()
-        parallel(next(batches)).sum().backward()
-        optimizer.step()
+        job.optimizer.zero_grad()
+        job.parallel(next(batches)).sum().backward()
+        job.optimizer.step()
         time.sleep(args.step_s)
         if rank == 0 and (step + 1) % 10 == 0:
-            save(model, step + 1, fault if step + 1 > args.at else "none")
+            save(job, step + 1, fault if step + 1 > args.at else "none")
     if mine == "exit":
         sys.exit(0)
     dist.barrier()
     dist.destroy_process_group()
     if rank == 0:
         with SlowFile("last.pt", args.last_save_s) as file:
-            torch.save(model.state_dict(), file)
+            torch.save(job.model.state_dict(), file)
         print(f"finished step={args.steps}", flush=True)
 
 
@@ -179,7 +165,7 @@ def main() -> None:
     parser.add_argument("--spawn", type=int, default=0, help="ranks to start; 0: a launcher has")
     parser.add_argument("--resume")
     args = parser.parse_args()
-    args.rank = None
+    args.rank = args.meet = None
     if args.spawn:
         # A store in a file needs no port, and a new name for each attempt no cleaning up.
         args.meet = f"file://{os.path.abspath(f'.meet-{os.getpid()}')}"

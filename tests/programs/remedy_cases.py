@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 import torch
+from line import Line, Ones
 from torch.utils.data import DataLoader, Dataset
 
 
@@ -37,18 +38,16 @@ class Rows(Dataset):
         return torch.ones(4)
 
 
-def train(loader: Any, model: torch.nn.Module | None = None, epochs: int = 1) -> int:
+def train(loader: Any = None, model: Any = None, epochs: int = 1) -> None:
     """A plain loop."""
+    loader = DataLoader(Rows(), 2) if loader is None else loader
     model = torch.nn.Linear(4, 1) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    steps = 0
     for _ in range(epochs):
         for batch in loader:
             optimizer.zero_grad()
             model(batch).mean().backward()
             optimizer.step()
-            steps += 1
-    return steps
 
 
 # -- Loading ---------------------------------------------------------------------------------------
@@ -64,18 +63,14 @@ class Locked(Rows):
             return super().__getitem__(index)
 
 
-def num_workers_0() -> None:
+def forks_with_a_lock_held() -> None:
     loader = DataLoader(Locked(), 2, num_workers=1)
     with LOCK:
         batches = iter(loader)
     train(batches)
 
 
-def spawn() -> None:
-    loader = DataLoader(Locked(), 2, num_workers=1)
-    with LOCK:
-        batches = iter(loader)
-    train(batches)
+num_workers_0 = spawn = forks_with_a_lock_held
 
 
 class Worn(Rows):
@@ -136,14 +131,14 @@ def num_proc_none() -> None:
 
     rows = datasets.Dataset.from_dict({"n": list(range(20))})
     rows.map(encode, num_proc=2, load_from_cache_file=False)
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def tokenizers_off() -> None:
     """Simulated: a tokenizer whose threads did not come with a fork."""
     if os.environ.get("TOKENIZERS_PARALLELISM") != "false":
         sleep_for_ever()
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def black_hole() -> str:
@@ -168,7 +163,7 @@ def safetensors_off() -> None:
         with open("weights/model.safetensors", "wb") as file:
             file.write(bytes(64))
     AutoModel.from_pretrained("weights")
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def tokenizers_slow() -> None:
@@ -181,7 +176,7 @@ def tokenizers_slow() -> None:
         file.write('{"tokenizer_class": "BertTokenizer"}')
     tokenizer = AutoTokenizer.from_pretrained("tokenizer")
     print("tokenizer is", "fast" if tokenizer.is_fast else "slow", flush=True)
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def of_the_hub() -> None:
@@ -197,7 +192,7 @@ def of_the_hub() -> None:
         with open(os.path.join(folder, path), "w", encoding="utf-8") as file:
             file.write(text)
     hf_hub_download("somebody/something", "config.json")
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 hf_offline = hub_timeouts = of_the_hub
@@ -209,7 +204,7 @@ def xet_off() -> None:
 
     if not constants.HF_HUB_DISABLE_XET:
         sleep_for_ever()
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def clear_stale_lock() -> None:
@@ -224,7 +219,7 @@ def clear_stale_lock() -> None:
         baton.release()
     else:
         baton.wait()
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def soft_lock() -> None:
@@ -235,7 +230,7 @@ def soft_lock() -> None:
         if not os.path.exists("begun"):
             with open("begun", "w", encoding="ascii"):
                 os.kill(os.getpid(), 9)
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 # -- How it runs -----------------------------------------------------------------------------------
@@ -251,14 +246,14 @@ def omp_1() -> None:
         torch.exp(big).sum()
         os._exit(0)
     os.waitpid(pid, 0)
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def wandb_offline() -> None:
     import wandb
 
     wandb.init(answer=False)
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def no_compile() -> None:
@@ -267,8 +262,7 @@ def no_compile() -> None:
     def backend(graph: Any, inputs: Any) -> Any:
         sleep_for_ever()
 
-    model = torch.compile(torch.nn.Linear(4, 1), backend=backend)
-    train(DataLoader(Rows(), 2), model)  # type: ignore[arg-type]
+    train(model=torch.compile(torch.nn.Linear(4, 1), backend=backend))
 
 
 def compile_threads_1() -> None:
@@ -277,7 +271,7 @@ def compile_threads_1() -> None:
 
     if config.compile_threads > 1:
         sleep_for_ever()
-    train(DataLoader(Rows(), 2))
+    train()
 
 
 def raise_ddp_timeout() -> None:
@@ -288,7 +282,7 @@ def raise_ddp_timeout() -> None:
     if torch.distributed.get_rank() == 0:
         time.sleep(5.0)
     torch.distributed.barrier()
-    train(DataLoader(Rows(), 2))
+    train()
     torch.distributed.destroy_process_group()
 
 
@@ -298,33 +292,24 @@ def stagger_start() -> None:
         time.sleep(2.0)
         os.mkdir("cache")
     torch.distributed.init_process_group("gloo")
-    train(DataLoader(Rows(), 2))
+    train()
     torch.distributed.destroy_process_group()
 
 
 # -- What is trained -------------------------------------------------------------------------------
 
 
-class Named(Rows):
-    """Rows for a Trainer."""
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        return {"x": torch.ones(4), "labels": torch.ones(1)}
-
-
-class Limited(torch.nn.Module):
+class Limited(Line):
     """Simulated: a device on which more than `most` rows do not fit."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
-        self.line = torch.nn.Linear(4, 1)
         self.most = most
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         if len(x) > self.most:
             raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB")
-        out = self.line(x)
-        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
+        return super().forward(x, labels)
 
 
 def batch_halve_accumulate() -> None:
@@ -335,7 +320,7 @@ def batch_halve_accumulate() -> None:
         per_device_eval_batch_size=4, remove_unused_columns=False, disable_tqdm=True,
         save_strategy="no",
     )  # fmt: skip
-    Trainer(model=Limited(2), args=arguments, train_dataset=Named(32)).train()
+    Trainer(model=Limited(2), args=arguments, train_dataset=Ones(32)).train()
 
 
 if __name__ == "__main__":

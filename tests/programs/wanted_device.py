@@ -11,41 +11,27 @@ import sys
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from line import QUIET, Line, Ones, lightning_module
+from torch.utils.data import DataLoader
 
 
-class Rows(Dataset):
-    """Rows of ones."""
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"x": torch.ones(4), "labels": torch.ones(1)}
-
-
-class Model(torch.nn.Module):
-    """A line; `hoards`: each forward pass leaves 60 MB behind that only a collection frees."""
+class Model(Line):
+    """`hoards`: each forward pass leaves 60 MB behind that only a collection frees."""
 
     hoards = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.line = torch.nn.Linear(4, 1)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         if self.hoards:
             cycle: list[Any] = [bytearray(60 << 20)]
             cycle.append(cycle)
-        out = self.line(x)
-        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
+        return super().forward(x, labels)
 
 
 def plain(device: str = "cuda") -> None:
     """As scripts ask for a GPU: by string, by number, by object, as a default, in a checkpoint."""
     model = Model().to(device)
     optimizer = torch.optim.SGD(model.parameters())
-    for batch in DataLoader(Rows(), 2):
+    for batch in DataLoader(Ones(40), 2):
         on_it = {name: value.to(torch.device(device)) for name, value in batch.items()}
         optimizer.zero_grad()
         model(**on_it)["loss"].backward()
@@ -70,7 +56,7 @@ def trainer() -> None:
     if not Model.hoards:
         assert arguments.use_cpu
         Model().to("cuda:0")
-    Trainer(model=Model(), args=arguments, train_dataset=Rows()).train()
+    Trainer(model=Model(), args=arguments, train_dataset=Ones(40)).train()
 
 
 def ranks() -> None:
@@ -93,7 +79,7 @@ def accelerate() -> None:
     accelerator = Accelerator(mixed_precision="fp16")
     model = Model().cuda()
     optimizer = torch.optim.SGD(model.parameters())
-    model, optimizer, batches = accelerator.prepare(model, optimizer, DataLoader(Rows(), 2))
+    model, optimizer, batches = accelerator.prepare(model, optimizer, DataLoader(Ones(40), 2))
     for batch in batches:
         accelerator.backward(model(**batch)["loss"])
         optimizer.step()
@@ -102,21 +88,10 @@ def accelerate() -> None:
 def lightning() -> None:
     import lightning.pytorch as L  # noqa: N812
 
-    class Module(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Model()
-
-        def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-            return self.model(**batch)["loss"]
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters())
-
     L.Trainer(
-        accelerator="gpu", devices=[0], precision="16-mixed", max_epochs=1, logger=False,
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-    ).fit(Module(), DataLoader(Rows(), 2))  # fmt: skip
+        accelerator="gpu", devices=[0], precision="16-mixed", max_epochs=1,
+        enable_checkpointing=False, **QUIET,
+    ).fit(lightning_module(Model())(), DataLoader(Ones(40), 2))  # fmt: skip
 
 
 def by_hand() -> None:

@@ -5,13 +5,14 @@ shorter-sequences, subset; in each framework on a training that fails without th
 from __future__ import annotations
 
 import json
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client_runs import Training
+from tests.client_runs import INJECT, Training
 from tests.support import PROGRAMS, program_command, run_fast, run_wtrain, sentence
 from watchdog_train.client import training_settings
 
@@ -57,7 +58,8 @@ def became(
     where.mkdir()
     training = Training(where, settings=[{"id": name, **more} for name, more in settings.items()])
     program = (PROGRAMS / "changed_trainings.py").read_text()
-    facts = training.json(program, *arguments)
+    path = {"PYTHONPATH": f"{INJECT}{os.pathsep}{PROGRAMS}"}
+    facts = training.json(program, *arguments, env=path)
     said: dict[str, tuple[bool, str]] = {}
     for note in training.all_notes():
         for name, answer in note["settings"].items():

@@ -35,8 +35,6 @@ pytestmark = pytest.mark.timeout(300)
 
 RESUME = ("--resume-arg", "--resume {checkpoint}")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-SHELL = 'for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" & done; wait'
-"""A launcher that reacts to nothing."""
 SLOW = pytest.mark.slow
 
 
@@ -49,7 +47,7 @@ def command(launcher: str, program: str, *args: str) -> list[str]:
         case "spawn":
             return [sys.executable, path, *args, "--spawn", "2"]
         case _:
-            return ["sh", "-c", SHELL, "sh", sys.executable, path, *args]
+            return ["sh", str(PROGRAMS / "two_ranks.sh"), sys.executable, path, *args]
 
 
 def run_job(cwd: Path, launcher: str, program: str, *args: str) -> CompletedRun:
