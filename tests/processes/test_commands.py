@@ -70,7 +70,7 @@ def test_at_its_deadline_a_command_ends_with_all_it_has_started(tmp_path: Path) 
     assert not psutil.pid_exists(pid)
     assert result.code == 0
     assert not result.ok
-    assert "left running was killed after 20 s" in why_text(result.why)
+    assert "left running were killed after 20 s" in why_text(result.why)
 
 
 def test_a_command_that_never_ends_is_killed(tmp_path: Path) -> None:
