@@ -27,9 +27,14 @@ class Plugins:
 
     def load(self) -> Iterator[tuple[str, str, Any]]:
         """Package, module and object of each entry point that can be loaded."""
-        from importlib import metadata  # milliseconds that only those who load need
+        try:
+            from importlib import metadata  # milliseconds that only those who load need
 
-        for entry in metadata.entry_points(group=self._group):
+            entries = metadata.entry_points(group=self._group)
+        except Exception as error:  # noqa: BLE001 - a collector that gave up its rights reads nothing
+            self.warn("the installed packages", f"{type(error).__name__}: {error}")
+            return
+        for entry in entries:
             package = entry.dist.name if entry.dist is not None else entry.name
             try:
                 yield package, entry.module, called(entry.load, CALL_S, "not loaded within 1 s")

@@ -19,6 +19,7 @@ from watchdog_train.cli.checkpoints import checkpoints
 from watchdog_train.core.model import Survey
 from watchdog_train.evidence.installed_families import all_families
 from watchdog_train.explain.cause import REGISTERED
+from watchdog_train.explain.families import known_families
 from watchdog_train.explain.judge import judge
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
@@ -189,6 +190,20 @@ def test_a_family_that_fails_is_one_warning(broken, how):
     families, warnings = all_families()
     assert judge(waiting(*LICENCE), families=families).family is None
     assert warnings == [f"families of other: {warning}"]
+
+
+def test_packages_that_cannot_be_listed_are_one_warning(monkeypatch):
+    """A collector that has given up its rights may not read them; our own families remain."""
+
+    def refused(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("importlib.metadata.entry_points", refused)
+    families, warnings = all_families()
+    assert families == known_families()
+    assert warnings == [
+        "families of the installed packages: PermissionError: [Errno 13] Permission denied"
+    ]
 
 
 @pytest.mark.parametrize("how", FORMATS)
