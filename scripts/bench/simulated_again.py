@@ -56,7 +56,7 @@ def delays(name: str, policy: Policy) -> list[float]:
             seen = Observation(
                 now=now, wall=now, sample=sample, verdict=verdict, trees=(sight,), bundles=0
             )
-            match watch(seen, state, policy, {}):
+            match watch(seen, state, policy):
                 case Record(events=events):
                     look = None
                     for event in events:

@@ -235,7 +235,7 @@ def test_what_is_missing_is_named() -> None:
     suspected = e.Suspected(
         basis=found.basis, phase=found.phase, ranks=(0,), age_s=found.age_s, why=found.why
     )
-    action = watch(b.observation(sample, found), b.running(suspected), Policy(), {})
+    action = watch(b.observation(sample, found), b.running(suspected), Policy())
     assert isinstance(action, StartEvidence)
     said = why_text(action.verdict.why)
     assert said.endswith("; to call it a stall, wtrain lacks: power")
