@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
 else:  # typing has it from Python 3.11 on, and only type checkers use it
 
-    def dataclass_transform(**_):  # noqa: ANN003, ANN201, D103
+    def dataclass_transform(**_):  # noqa: ANN003, ANN201
         return lambda kind: kind
 
 
