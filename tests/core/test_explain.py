@@ -117,11 +117,12 @@ ALONE = {
     ),
     "asleep": (
         MAIN, {"wait": {"wait": "sleep", "left_s": 100.0}}, "sleeping", "main",
-        "At most 1 min 40 s are left.",
+        "The sleep ends in at most 1 min 40 s.",
     ),
     "a lock of its own, and nobody is left": (
         MAIN, {"wait": MUTEX, "sealed": True}, "waiting for a lock inside the process", "main",
-        "No thread is left that could release it.",
+        "No thread is left that could release it. This thread holds it itself, or the one that "
+        "held it is gone.",
     ),
     "a lock held at the fork": (
         MAIN, {"wait": {**MUTEX, "owner_lives": False}},
@@ -569,26 +570,26 @@ THREADS = {
     "a join": (
         (JOINS, UPLOADS),
         ("rank 0 (pid 10) is waiting for its thread uploader in threading.join (train.py:9). "
-         "Its thread uploader is sleeping in upload (train.py:4). At most 1 h are left."),
+         "Its thread uploader is sleeping in upload (train.py:4). The sleep ends in at most 1 h."),
     ),
     "a queue": (
         (QUEUES, UPLOADS),
         ("rank 0 (pid 10) is waiting for a queue in queue.get (train.py:9). "
          "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
-         "At most 1 h are left."),
+         "The sleep ends in at most 1 h."),
     ),
     "an event, and a thread that may have nothing to do with it": (
         (EVENTS, UPLOADS),
         ("rank 0 (pid 10) is waiting for a Python event in threading.wait (train.py:9). "
          "Python does not record who could set it. "
          "Its only other thread at work, uploader, is sleeping in upload (train.py:4). "
-         "At most 1 h are left."),
+         "The sleep ends in at most 1 h."),
     ),
     "a join of one of several": (
         (JOINS, UPLOADS, ("other", 22, *UPLOADS[2:])),
         ("rank 0 (pid 10) is waiting for a thread in threading.join (train.py:9). "
          "Threads uploader and other of rank 0 are sleeping in upload (train.py:4). "
-         "At most 1 h are left. "
+         "The sleep ends in at most 1 h. "
          "Who could end the wait of rank 0 (pid 10) is unknown."),
     ),
     "a thread that waits for the one that waits for it": (

@@ -27,7 +27,7 @@ DOING: dict[PatienceRow, x.Doing] = {
     ("row", "until"),
     [
         ("network", "A stall at 10 min."),
-        ("sleep", "At most 1 min are left. wtrain waits until it wakes."),
+        ("sleep", "The sleep ends in at most 1 min. wtrain waits until it wakes."),
         ("input", "wtrain waits until a person types."),
         ("stopped", f"To continue it: kill -CONT {b.ROOT}"),
     ],

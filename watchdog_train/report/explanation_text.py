@@ -431,7 +431,7 @@ def _sleep(wait: w.SleepWait, silent_s: float | None) -> tuple[str, str]:
     shorter = left is not None and silent_s is not None and silent_s > 2 * left
     if wait.repeats or (shorter and not wait.exact):
         return "sleeping again and again", f"It polls. {held or 'What it polls is unknown.'}"
-    most = f"At most {duration(left)} are left." if left is not None else ""
+    most = f"The sleep ends in at most {duration(left)}." if left is not None else ""
     return "sleeping", f"{most} {held}".strip()
 
 
@@ -441,6 +441,8 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
     article = "an" if wait.kind == "event" else "a"
     if wait.sealed:
         told = f"No thread is left that could {end}."
+        if end == "release it":
+            told = f"{told} This thread holds it itself, or the one that held it is gone."
         return f"waiting for {article} {wait.kind} inside the process", told
     told = f"Python does not record who could {end}."
     if wait.native_threads:

@@ -286,6 +286,8 @@ class Explanation(Value):
                 return bool(others)
             case FileWait(kind=kind):
                 return kind == "fifo"
+            case PythonLockWait(sealed=True):
+                return True
         whole = isinstance(root.doing, (Stopped, SleepWait, TerminalWait, LoopWait))
         return whole or root.died is not None
 
