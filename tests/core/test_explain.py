@@ -121,8 +121,7 @@ ALONE = {
     ),
     "a lock of its own, and nobody is left": (
         MAIN, {"wait": MUTEX, "sealed": True}, "waiting for a lock inside the process", "main",
-        "No thread is left that could release it. This thread holds it itself, or the one that "
-        "held it is gone.",
+        "No thread is left that could release it.",
     ),
     "a lock held at the fork": (
         MAIN, {"wait": {**MUTEX, "owner_lives": False}},

@@ -441,8 +441,6 @@ def _python_lock(wait: x.PythonLockWait) -> tuple[str, str]:
     article = "an" if wait.kind == "event" else "a"
     if wait.sealed:
         told = f"No thread is left that could {end}."
-        if end == "release it":
-            told = f"{told} This thread holds it itself, or the one that held it is gone."
         return f"waiting for {article} {wait.kind} inside the process", told
     told = f"Python does not record who could {end}."
     if wait.native_threads:
