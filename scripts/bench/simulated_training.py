@@ -493,7 +493,7 @@ def _reached(count: int, share: float) -> int:
 
 def _member(pid: int, role: str, rank: int, state: str, slot: SlotReading | None) -> MemberSample:
     who = Member(pid=pid, start=1, role=role, rank=rank)  # type: ignore[arg-type]
-    return MemberSample(member=who, state=state, cpu_s=None, io_bytes=None, slot=slot)
+    return MemberSample(member=who, state=state, cpu_s=None, slot=slot)
 
 
 def _slot(pid: int, rank: int, world_size: int) -> SlotReading:

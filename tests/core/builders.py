@@ -83,7 +83,6 @@ def member(
         member=who,
         state=state,
         cpu_s=0.0,
-        io_bytes=0,
         slot=slot,
         waits_for_input=waits_for_input,
         handles_sigterm=handles_sigterm,

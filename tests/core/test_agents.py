@@ -392,7 +392,7 @@ def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
     hands._present = 1
     sample = together((), at=100.0)
     member = Member(pid=9, start=9, role="rank", rank=1)
-    members = (MemberSample(member=member, state="S", cpu_s=0.0, io_bytes=0, slot=None),)
+    members = (MemberSample(member=member, state="S", cpu_s=0.0, slot=None),)
     exit_ = ExitStatus(code=3, signal=None, how_known="keeper-file")
     sample = msgspec.structs.replace(sample, members=members)
     hear(leader, report(leader, attempt=1, sample=sample, exit=exit_))
@@ -468,7 +468,7 @@ def test_nonsense_says_nothing(leader: Any) -> None:
 
 def test_many_processes_fit_into_one_message() -> None:
     member = Member(pid=1, start=1, role="worker", rank=1, name="pt_data_worker")
-    one = MemberSample(member=member, state="S", cpu_s=1.0, io_bytes=1, slot=None)
+    one = MemberSample(member=member, state="S", cpu_s=1.0, slot=None)
     sample = msgspec.structs.replace(together((), at=1.0), members=(one,) * 20_000)
     full = messages.Report(
         agent=HERE, epoch=1, done=0, attempt=1, now=1.0, sight=TreeSight(sample=sample)

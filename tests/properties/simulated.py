@@ -307,7 +307,6 @@ class Machine:
             member=who,
             state=process.state,
             cpu_s=0.0,
-            io_bytes=0,
             slot=reading,
             waits_for_input=waits,
         )

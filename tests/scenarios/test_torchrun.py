@@ -46,12 +46,10 @@ def test_a_rank_that_sleeps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow", "place", "differs"),
-    [("data", "batch", []), pytest.param("cpu", "backward", ["computes"], marks=pytest.mark.slow)],
+    ("slow", "place"),
+    [("data", "batch"), pytest.param("cpu", "backward", marks=pytest.mark.slow)],
 )
-def test_a_rank_that_is_slow_is_named(
-    tmp_path: Path, slow: str, place: str, differs: list[str]
-) -> None:
+def test_a_rank_that_is_slow_is_named(tmp_path: Path, slow: str, place: str) -> None:
     """In status, for people and programs, and in the report; nothing is done about it."""
     config = tmp_path / "polls.yaml"
     config.write_text("detection: {poll_s: 0.1}\n", encoding="utf-8")
@@ -61,7 +59,6 @@ def test_a_rank_that_is_slow_is_named(
     assert (said["rank"], said["place"]) == (1, place)
     assert said["lost"] > 0.4
     assert said["share"] > 0.9
-    assert set(differs) <= {each["kind"] for each in said["differs"]}
     status = run_wtrain("status", cwd=tmp_path)
     assert f"Straggler: rank 1 (pid {said['pid']})" in status.stdout, status.describe()
     shown = json.loads(run_wtrain("status", "--json", cwd=tmp_path).stdout)

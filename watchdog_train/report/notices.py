@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import (
-    Daemon,
-    Difference,
-    DifferenceKind,
-    Ground,
-    StepPlace,
-    Straggler,
-)
+from watchdog_train.core.model import Daemon, Ground, StepPlace, Straggler
 from watchdog_train.report.document import MachineNow
 from watchdog_train.report.why_text import why_text
-from watchdog_train.report.words import clean, clock_time, labelled, listed, ranks_text
+from watchdog_train.report.words import clean, clock_time, labelled, ranks_text
 
 WORDS: dict[Ground, str] = {
     "pipe": "it shares a pipe with the training",
@@ -77,16 +70,6 @@ _PLACES: dict[StepPlace, str] = {
     "backward": "has its batch in time, and begins the backward pass",
     "backward-end": "begins the backward pass in time, and finishes it",
 }
-_PHRASES: dict[DifferenceKind, str] = {
-    "gpu-shared": "the GPU is shared with {who}",
-    "gpu-clock": "the GPU's clock is at {now} instead of {usual}{by}",
-    "gpu-held": "the GPU is held down by {who}",
-    "gpu-util": "the GPU is used {now} of the time instead of {usual}: it waits for the host",
-    "disk": "it is in the kernel (state D) in {now} of the samples instead of {usual}",
-    "cpu-line": "it waits for a CPU {now} of the time instead of {usual}{busy}",
-    "computes": "it uses {now} of a CPU instead of {usual}",
-    "io": "it reads and writes {now} instead of {usual}",
-}
 
 
 def notice_rows(state: State) -> list[tuple[str, str]]:
@@ -105,32 +88,11 @@ def notice_rows(state: State) -> list[tuple[str, str]]:
 
 
 def straggler_words(lags: Straggler | None) -> str:
-    """Who is late, what that costs, and what is different about it."""
+    """Who is late, and what that costs."""
     if lags is None:
         return "no rank comes last in most steps any more"
-    why = "; ".join(map(difference_words, lags.differs)) or "CPU, I/O and GPU show no reason"
     return (
         f"rank {lags.rank} (pid {lags.pid}) {_PLACES[lags.place]} {lags.behind_s:.2g} s after the "
         f"others, {100 * lags.lost:.0f} % of each step "
-        f"({100 * lags.share:.0f} % of what late ranks cost): {why}"
-    )
-
-
-def difference_words(difference: Difference) -> str:
-    """One thing that is different."""
-    now, usual = (
-        "unknown"
-        if value is None
-        else f"{value / 1e6:.0f} MB/s"
-        if difference.kind == "io"
-        else f"{100 * value:.0f} %"
-        for value in (difference.now, difference.usual)
-    )
-    who = listed([clean(name, 120) for name in difference.who])
-    return _PHRASES[difference.kind].format(
-        now=now,
-        usual=usual,
-        who=who,
-        by=f" ({who})" if who else "",
-        busy=f" (the CPUs are used by {who})" if who else "",
+        f"({100 * lags.share:.0f} % of what late ranks cost)"
     )

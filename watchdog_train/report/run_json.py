@@ -14,7 +14,7 @@ from watchdog_train.core.model import Why
 from watchdog_train.report.document import Attempt, Document, machines_now
 from watchdog_train.report.explanation_text import crash_words, sentences
 from watchdog_train.report.facts import permanent_lines, run_again
-from watchdog_train.report.notices import difference_words, straggler_words
+from watchdog_train.report.notices import straggler_words
 from watchdog_train.report.patience_text import waiting_object
 from watchdog_train.report.places_text import places_object
 
@@ -102,10 +102,7 @@ def _notices(state: State) -> list[dict[str, Any]]:
 def _straggler(state: State) -> dict[str, Any] | None:
     """None: no rank is known to come last in most steps."""
     lags = state.straggler
-    if lags is None:
-        return None
-    differs = [{**asdict(one), "words": difference_words(one)} for one in lags.differs]
-    return {**asdict(lags), "differs": differs, "why": straggler_words(lags)}
+    return None if lags is None else {**asdict(lags), "why": straggler_words(lags)}
 
 
 def _last_stall(state: State) -> dict[str, Any] | None:

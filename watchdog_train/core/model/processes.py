@@ -147,7 +147,6 @@ class MemberSample(Value):
     member: Member
     state: str | None
     cpu_s: float | None = None
-    io_bytes: int | None = None
     slot: SlotReading | None = None
     gpu: GpuUse | None = None
     """Of a rank: its own devices. None: unknown, or it uses none."""
@@ -292,8 +291,6 @@ class Sample(Value, dict=True):
     """Workers and other helpers of them that ended badly of late."""
     gpu: GpuUse | None = None
     """What the GPUs of these processes show; None: unknown, or they use none."""
-    busy: tuple[str, ...] = ()
-    """Processes of others that use the CPUs, for a person: pid, command and user."""
     cpu_wait_s: float | None = None
     """Whole tree: how long it has stood in line for a CPU, see core.detection.cpu_wait; None: not
     asked, as long as the tree does not look quiet, or not told."""

@@ -113,23 +113,6 @@ class RunProgress(Value):
     loss: float | None = None
 
 
-DifferenceKind = Literal[
-    "gpu-shared", "gpu-clock", "gpu-held", "gpu-util", "disk",
-    "cpu-line", "computes", "io",
-]  # fmt: skip
-
-
-class Difference(Value):
-    """What is different from before, or from the other ranks; no verdict on what is the cause."""
-
-    kind: DifferenceKind
-    now: float | None = None
-    usual: float | None = None
-    """Before, or of the other ranks."""
-    who: tuple[str, ...] = ()
-    """Other processes, or what holds a GPU's clock down."""
-
-
 StepPlace = Literal["batch", "backward", "backward-end"]
 """It has its batch, begins a backward pass, has ended it."""
 
@@ -169,5 +152,3 @@ class Straggler(Value):
     share: float
     """Of all that is lost by ranks that come last."""
     steps: int
-    differs: tuple[Difference, ...] = ()
-    """From the other ranks, as far as anything tells."""

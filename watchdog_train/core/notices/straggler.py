@@ -1,4 +1,4 @@
-"""Which rank comes last, and what is different about it. Pure.
+"""Which rank comes last in most steps, and what that costs. Pure.
 
 Ranks in lock-step make the same steps a second, however slow one of them is. What differs is when
 each of them comes to the same place of a step: it has its batch, begins the backward pass, has
@@ -8,25 +8,14 @@ the others the last one came, or for how long they have waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import median_low
 
 import msgspec
 
 from watchdog_train.client import layout
-from watchdog_train.core.model import (
-    Difference,
-    DifferenceKind,
-    MemberSample,
-    Sample,
-    SlotReading,
-    StepPlace,
-    Straggler,
-    Value,
-)
-from watchdog_train.core.model.gpu import GpuUse
+from watchdog_train.core.model import MemberSample, Sample, SlotReading, StepPlace, Straggler, Value
 
 _replace = msgspec.structs.replace
 
@@ -52,19 +41,10 @@ BY_CHANCE = 0.5
 late for that alone, and another one tomorrow."""
 EARLIEST = 0.7
 """A place at which so much of the whole delay is there already is where it came about."""
-CLOCK_FALLS = 0.8
-"""Below this share of the clock before: a GPU varies less between kernels."""
-RISES = 0.2
-"""Rise of the share of samples in state D, of time on a CPU, or of time waiting for one."""
 HARDLY = 0.05
 """Share of samples: too few to know how often it gets a CPU."""
 ALIKE = 1.5
 """Between shares of the time in line: who wants a CPU more often than others waits more often."""
-BYTES_S = 1e6
-"""Swapped, read and written: a machine that is only tidying up moves less."""
-BYTES_FACTOR = 3.0
-UTIL_FALLS = 0.6
-MOST_NAMES = 8
 LONGEST_POLL_S = 30.0
 """Between looks; after more nobody knows what the steps in between took."""
 _STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
@@ -81,71 +61,12 @@ class Delay(Value):
     """Which one comes last, in the order of the ranks."""
     behind_s: float
     """After the median of the others."""
-    places: dict[StepPlace, float | None]
-    """The same at each place; None: not known, 0: another rank comes last there."""
+    places: dict[StepPlace, float]
+    """The same at each place where it is known; 0: another rank comes last there."""
 
 
 Sums = dict[str, tuple[float, float]]
 """By name, the sum of what was seen, and how many looks knew it."""
-
-
-def _added(sums: Sums, values: Mapping[str, float | None]) -> Sums:
-    found = dict(sums)
-    for name, value in values.items():
-        if value is not None:
-            total, known = found.get(name, (0.0, 0.0))
-            found[name] = (total + value, known + 1)
-    return found
-
-
-class Behaviour(Value):
-    """What was seen of one rank, or of several: CPU, GPU and storage."""
-
-    sums: Sums = {}  # noqa: RUF012 - msgspec copies it
-    """`gpu-util` and `gpu-clock` (shares), `disk` and `running` (shares of the looks in state D and
-    R), `cpu` (CPU seconds a second), `io` (bytes a second)."""
-    others: tuple[str, ...] = ()
-    """Who else was seen on its GPUs."""
-    slowed_by: tuple[str, ...] = ()
-    """What was seen to hold the clock of its GPUs down."""
-    busy: tuple[str, ...] = ()
-    """Who else was seen to use the machine's CPUs."""
-
-    def mean(self, name: str) -> float | None:
-        """None: unknown all the time."""
-        total, known = self.sums.get(name, (0.0, 0.0))
-        return total / known if known else None
-
-    @property
-    def cpu_line(self) -> float | None:
-        """Share of the time in line for a CPU: ready to run, and not run."""
-        running, cpu = self.mean("running"), self.mean("cpu")
-        return None if running is None or cpu is None else max(0.0, running - cpu)
-
-    @property
-    def line_share(self) -> float | None:
-        """The same, of the time that it is ready to run; None of who hardly ever is."""
-        running, in_line = self.mean("running"), self.cpu_line
-        if running is None or in_line is None or running < HARDLY:
-            return None
-        return in_line / running
-
-    def with_look(self, values: Mapping[str, float | None], other: Behaviour) -> Behaviour:
-        """With one more look, and the names of another."""
-        return Behaviour(
-            sums=_added(self.sums, values),
-            others=_names(self.others, other.others),
-            slowed_by=_names(self.slowed_by, other.slowed_by),
-            busy=_names(self.busy, other.busy),
-        )
-
-    def with_mean_of(self, other: Behaviour) -> Behaviour:
-        """Another rank counts as one look."""
-        return self.with_look({name: other.mean(name) for name in other.sums}, other)
-
-
-def _names(old: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
-    return old if set(new) <= set(old) else tuple(sorted({*old, *new}))[:MOST_NAMES]
 
 
 class Ledger(Value):
@@ -155,11 +76,11 @@ class Ledger(Value):
     """Looks at which it was the last one by the margin."""
     behind_s: float = 0.0
     """Then, after the others: the sum."""
-    places: Sums = {}  # noqa: RUF012 - msgspec copies it
-    """The same at each place."""
-    seen: Behaviour = Behaviour()
+    sums: Sums = {}  # noqa: RUF012 - msgspec copies it
+    """By place, how late it was then in seconds. Of all looks: `running` (1 in state R, else 0),
+    `cpu` (CPU seconds a second)."""
     cpu_s: float | None = None
-    io_bytes: int | None = None
+    """At the newest look."""
 
 
 class Standing(Value):
@@ -208,7 +129,7 @@ def advance(memory: Standing, sample: Sample) -> Standing:
         suspended_s=sample.suspended_s,
         counts=counts,
         ledgers=tuple(
-            _behaviour(ledger, member, sample, passed_s)
+            _with_cpu(ledger, member, passed_s)
             for ledger, member in zip(memory.ledgers, members, strict=True)
         ),
     )
@@ -245,26 +166,27 @@ def _counted_s(before: Standing, sample: Sample) -> float:
     return passed_s if 0 < passed_s <= LONGEST_POLL_S and not slept else 0.0
 
 
-def _behaviour(ledger: Ledger, member: MemberSample, sample: Sample, passed_s: float) -> Ledger:
-    seen, cpu_s, io_bytes = ledger.seen, member.cpu_s, member.io_bytes
-    if passed_s:
-        gpu = member.gpu or GpuUse()
-        look = {
-            "gpu-util": gpu.util / 100 if gpu.util is not None else None,
-            "gpu-clock": gpu.clock,
-            "disk": float(member.state == "D") if member.state else None,
-            "running": float(member.state == "R") if member.state else None,
-            "cpu": _rate(ledger.cpu_s, cpu_s, passed_s),
-            "io": _rate(ledger.io_bytes, io_bytes, passed_s),
-        }
-        names = Behaviour(others=gpu.other_names, slowed_by=gpu.slowed_by, busy=sample.busy)
-        seen = seen.with_look(look, names)
-    return _replace(ledger, seen=seen, cpu_s=cpu_s, io_bytes=io_bytes)
+def _with_cpu(ledger: Ledger, member: MemberSample, passed_s: float) -> Ledger:
+    look = {}
+    if passed_s and member.state:
+        look["running"] = float(member.state == "R")
+    if passed_s and member.cpu_s is not None and ledger.cpu_s is not None:
+        look["cpu"] = (member.cpu_s - ledger.cpu_s) / passed_s
+    return _replace(ledger, sums=_added(ledger.sums, look), cpu_s=member.cpu_s)
 
 
-def _rate(before: float | None, now: float | None, passed_s: float) -> float | None:
-    """A second; None where a total is not known."""
-    return None if before is None or now is None else (now - before) / passed_s
+def _added(sums: Sums, values: Mapping[str, float]) -> Sums:
+    found = dict(sums)
+    for name, value in values.items():
+        total, known = found.get(name, (0.0, 0.0))
+        found[name] = (total + value, known + 1)
+    return found
+
+
+def _mean(name: str, ledgers: Sequence[Ledger]) -> float | None:
+    """None: unknown at every look."""
+    sums = [one.sums[name] for one in ledgers if name in one.sums]
+    return sum(total for total, _ in sums) / sum(known for _, known in sums) if sums else None
 
 
 def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Standing:
@@ -275,12 +197,8 @@ def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading
         return memory
     if before is not None and (before.begun, before.last) == (delay.begun, delay.last):
         # A rank that has its next batch has overwritten the time of the one before.
-        places = {
-            place: max((one for one in (known, now) if one is not None), default=None)
-            for (place, known), now in zip(
-                before.places.items(), delay.places.values(), strict=True
-            )
-        }
+        old, new = before.places, delay.places
+        places = {place: max(old.get(place, 0.0), new.get(place, 0.0)) for place in {**old, **new}}
         delay = _replace(delay, places=places)
     memory = _replace(memory, newest=delay)
     if before is None or delay.begun <= before.begun:
@@ -292,12 +210,9 @@ def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading
             ledger,
             last=ledger.last + 1,
             behind_s=ledger.behind_s + min(before.behind_s, step_s),
-            places=_added(
-                ledger.places,
-                {
-                    place: min(behind_s, step_s) if behind_s is not None else None
-                    for place, behind_s in before.places.items()
-                },
+            sums=_added(
+                ledger.sums,
+                {place: min(late_s, step_s) for place, late_s in before.places.items()},
             ),
         )
         memory = _replace(memory, ledgers=tuple(ledgers))
@@ -322,17 +237,16 @@ def _delay(at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Delay 
     ended = [slot.progress[_BACKWARDS] for slot in slots]
     begun = [n + (s.backward_ns > s.backward_end_ns) for n, s in zip(ended, slots, strict=True)]
     batch = [n + (s.batch_ns > s.backward_ns) for n, s in zip(begun, slots, strict=True)]
-    found = (
-        _last(at, passed_s, batch, [slot.batch_ns for slot in slots]),
-        _last(at, passed_s, begun, [slot.backward_ns for slot in slots]),
-        _last(at, passed_s, ended, [slot.backward_end_ns for slot in slots]),
-    )
-    if found[1] is None or found[2] is None:
+    found: dict[StepPlace, tuple[float, int] | None] = {
+        "batch": _last(at, passed_s, batch, [slot.batch_ns for slot in slots]),
+        "backward": _last(at, passed_s, begun, [slot.backward_ns for slot in slots]),
+        "backward-end": _last(at, passed_s, ended, [slot.backward_end_ns for slot in slots]),
+    }
+    if found["backward"] is None or found["backward-end"] is None:
         return None
-    behind_s, last = max(each for each in found if each is not None)
-    places = (None if one is None else one[0] * (one[1] == last) for one in found)
-    known = dict(zip(_PLACES, places, strict=True))
-    return Delay(begun=max(begun), last=last, behind_s=behind_s, places=known)
+    behind_s, last = max(each for each in found.values() if each is not None)
+    places = {place: one[0] * (one[1] == last) for place, one in found.items() if one is not None}
+    return Delay(begun=max(begun), last=last, behind_s=behind_s, places=places)
 
 
 def _last(
@@ -366,23 +280,16 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
     total_s = sum(ledger.behind_s for ledger in ledgers)
     lost = worst.behind_s / memory.looks / step_s
     share = worst.behind_s / total_s if total_s else 0.0
-    known = said is not None and said.pid == pid
-    if share < SHARE or lost < (OVER if known else LOST):
+    known = said if said is not None and said.pid == pid else None
+    if share < SHARE or lost < (LOST if known is None else OVER):
         return None
-    if said is not None and known and lost <= AGAIN * said.lost:
-        return said
-    if worst.last - following.last <= SIGMAS * sqrt(worst.last + following.last):
-        return said if known else None
-    own, rest = worst.seen, (one.seen for number, one in enumerate(ledgers) if number != first)
-    others = reduce(Behaviour.with_mean_of, rest, Behaviour())
-    in_line = (own.cpu_line or 0.0) - (others.cpu_line or 0.0)
-    if _crowded(others, own) and in_line > BY_CHANCE * lost:
-        return said if known else None
-    at = {
-        place: worst.places[place][0] / worst.places[place][1]
-        for place in _PLACES
-        if place in worst.places
-    }
+    if known is not None and lost <= AGAIN * known.lost:
+        return known
+    others = ledgers[:first] + ledgers[first + 1 :]
+    by_chance = worst.last - following.last <= SIGMAS * sqrt(worst.last + following.last)
+    if by_chance or _lacks_cpus(worst, others, lost):
+        return known
+    at = {place: late_s for place in _PLACES if (late_s := _mean(place, [worst])) is not None}
     return Straggler(
         rank=rank,
         pid=pid,
@@ -392,14 +299,28 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
         lost=round(lost, 3),
         share=round(share, 3),
         steps=round(memory.looks),
-        differs=_differences(others, own),
     )
 
 
-def _halved(memory: Standing) -> Standing:
-    def half(sums: Sums) -> Sums:
-        return {name: (total / 2, known / 2) for name, (total, known) in sums.items()}
+def _lacks_cpus(rank: Ledger, others: Sequence[Ledger], lost: float) -> bool:
+    """Whether all wait for a CPU about as often as they want one, and it loses its time in that."""
+    mine, usual = _in_line([rank]), _in_line(others)
+    if mine is None or usual is None:
+        return False
+    (ready, waits), (others_ready, others_wait) = mine, usual
+    alike = waits / ready <= ALIKE * others_wait / others_ready
+    return alike and waits - others_wait > BY_CHANCE * lost
 
+
+def _in_line(ledgers: Sequence[Ledger]) -> tuple[float, float] | None:
+    """Share of the time in which they are ready to run, and of that in which they are not run."""
+    ready, ran = _mean("running", ledgers), _mean("cpu", ledgers)
+    if ready is None or ran is None or ready < HARDLY:
+        return None
+    return ready, max(0.0, ready - ran)
+
+
+def _halved(memory: Standing) -> Standing:
     return _replace(
         memory,
         looks=memory.looks / 2,
@@ -410,56 +331,8 @@ def _halved(memory: Standing) -> Standing:
                 ledger,
                 last=ledger.last / 2,
                 behind_s=ledger.behind_s / 2,
-                places=half(ledger.places),
-                seen=Behaviour(sums=half(ledger.seen.sums)),
+                sums={name: (total / 2, known / 2) for name, (total, known) in ledger.sums.items()},
             )
             for ledger in memory.ledgers
         ),
     )
-
-
-def _differences(usual: Behaviour, now: Behaviour) -> tuple[Difference, ...]:
-    """What is different, the likeliest causes of slow steps first; no verdict on which it was."""
-    found = []
-
-    def add(
-        kind: DifferenceKind,
-        differs: bool,
-        values: tuple[float | None, float | None] = (None, None),
-        who: tuple[str, ...] = (),
-    ) -> None:
-        if differs:
-            old, new = (None if value is None else round(value, 3) for value in values)
-            found.append(Difference(kind=kind, now=new, usual=old, who=who))
-
-    def both(name: str) -> tuple[float | None, float | None]:
-        return usual.mean(name), now.mean(name)
-
-    strangers = tuple(name for name in now.others if name not in usual.others)
-    held = tuple(why for why in now.slowed_by if why not in usual.slowed_by)
-    clock_fell = _fell(*both("gpu-clock"), CLOCK_FALLS)
-    add("gpu-shared", bool(strangers), who=strangers)
-    add("gpu-clock", clock_fell, both("gpu-clock"), held)
-    add("gpu-held", bool(held) and not clock_fell, who=held)
-    lines = usual.cpu_line, now.cpu_line
-    add("cpu-line", _rose(*lines) and not _crowded(usual, now), lines, now.busy)
-    add("disk", _rose(*both("disk")), both("disk"))
-    before_io, io = both("io")
-    add("io", (io or 0.0) > max(BYTES_S, BYTES_FACTOR * (before_io or 0.0)), both("io"))
-    add("computes", _rose(*both("cpu")), both("cpu"))
-    add("gpu-util", _fell(*both("gpu-util"), UTIL_FALLS), both("gpu-util"))
-    return tuple(found)
-
-
-def _crowded(usual: Behaviour, now: Behaviour) -> bool:
-    """Whether both wait for a CPU about as often as they want one: the machine has too few."""
-    before, here = usual.line_share, now.line_share
-    return before is not None and here is not None and here <= ALIKE * before
-
-
-def _fell(usual: float | None, now: float | None, share: float) -> bool:
-    return usual is not None and now is not None and now < share * usual
-
-
-def _rose(usual: float | None, now: float | None) -> bool:
-    return usual is not None and now is not None and now - usual > RISES

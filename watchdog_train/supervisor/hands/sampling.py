@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,37 +43,9 @@ ASK_ON_S = 60.0
 looks quiet whenever it is not, would be quiet in every other window."""
 MOST_NAMES = 64
 MOST_OUTLIVING = 8
-BUSY = 0.5
-"""Of a CPU: another process that uses more is named where ranks wait for one."""
-MOST_BUSY = 4
 STORE_VARIABLE = "MASTER_PORT"
 LEAST_PORT, MOST_PORT = 1024, 65535
 """Lower ports are those of servers that have other things to say than a store."""
-
-
-class BusyStrangers:
-    """Who else uses the CPUs, by the looks at all processes, which some of the looks are."""
-
-    def __init__(self) -> None:
-        self._busy: tuple[int, ...] = ()
-        self._seen: dict[ProcessId, float] = {}
-        self._at = 0.0
-
-    def look(
-        self, rows: Iterable[ProcessRow], ours: AbstractSet[int], now: float
-    ) -> tuple[int, ...]:
-        """Their pids, the busiest first."""
-        used = {
-            row.identity: row.cpu_s for row in rows if row.cpu_s is not None and row.pid not in ours
-        }
-        again = used.keys() & self._seen.keys()
-        if self._seen and not again:  # only those that are new
-            return self._busy
-        share = {who.pid: (used[who] - self._seen[who]) / max(0.1, now - self._at) for who in again}
-        self._busy = tuple(sorted((p for p in share if share[p] > BUSY), key=share.__getitem__))
-        self._busy = self._busy[: -MOST_BUSY - 1 : -1]
-        self._seen, self._at = used, now
-        return self._busy
 
 
 class Sampler:
@@ -94,7 +65,6 @@ class Sampler:
         self._asking = False
         self._line = CpuLine()
         self._line_until = 0.0
-        self._strangers = BusyStrangers()
         self._store_ports: dict[int, int | None] = {}
         self._before: dict[ProcessId, tuple[float, ProcessRow]] = {}
         self._semaphores = Semaphores(context.system)
@@ -199,7 +169,6 @@ class Sampler:
             ended=self._departures.look(look.members, now),
             vanished=self._departures.vanished,
             gpu=gpu,
-            busy=self._busy(now),
             cpu_wait_s=self._cpu_wait_s(look, now, quiet=quiet),
             asked=asked,
             held_back=ends is not None and context.display.holds_back and ends.are_waiting(),
@@ -279,10 +248,6 @@ class Sampler:
                 self._names.clear()
             self._names[pid] = stranger(self._context.system, pid)
         return self._names[pid]
-
-    def _busy(self, now: float) -> tuple[str, ...]:
-        ours = {*self.members_ever(), *self._context.children.pids(), os.getpid()}
-        return tuple(map(self._name, self._strangers.look(self.rows.values(), ours, now)))
 
     def _tcp_bytes(self, look: Sample, *, quiet: bool) -> int | None:
         """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.

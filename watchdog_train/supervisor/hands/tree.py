@@ -336,7 +336,6 @@ class ProcessTree:
                     member=known,
                     state="S" if state == "t" and held is None else state,
                     cpu_s=row.cpu_s,
-                    io_bytes=row.io_bytes,
                     slot=slot,
                     waits_for_input=self._system.waits_for_input(identity.pid) if asks else None,
                     held=held,
