@@ -8,30 +8,11 @@ from typing import Any
 import msgspec
 
 from watchdog_train.core import events as e
+from watchdog_train.core import model as m
 from watchdog_train.core.actions import Observation, TreeSight
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import replay
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import (
-    Because,
-    Certainty,
-    EvidenceResult,
-    Explanation,
-    Member,
-    MemberSample,
-    Patience,
-    PatienceRow,
-    Phase,
-    Plan,
-    RankEnd,
-    Remedy,
-    Role,
-    Sample,
-    SlotReading,
-    Standstill,
-    Who,
-    said,
-)
 from watchdog_train.core.model.waits import SleepWait
 from watchdog_train.core.policy import WaitLimits
 from watchdog_train.core.replay import unseen
@@ -43,12 +24,12 @@ ARGV = ("python", "train.py")
 
 
 def slot(
-    pid: int = ROOT, *, words: tuple[int, ...] | int = 0, phase: Phase = "train", **changes: Any
-) -> SlotReading:
+    pid: int = ROOT, *, words: tuple[int, ...] | int = 0, phase: m.Phase = "train", **changes: Any
+) -> m.SlotReading:
     """A heartbeat slot; `words` as a number is the count of optimizer steps."""
     progress = (0, words, 0, 0, 0, 0, 0, 0) if isinstance(words, int) else words
     steps = progress[1]
-    reading = SlotReading(
+    reading = m.SlotReading(
         pid=pid,
         start=pid + 1000,
         role="rank",
@@ -67,19 +48,19 @@ def slot(
 
 def member(
     pid: int = ROOT,
-    role: Role = "other",
+    role: m.Role = "other",
     *,
     state: str = "S",
-    slot: SlotReading | None = None,
+    slot: m.SlotReading | None = None,
     name: str = "python",
     rank: int | None = None,
     waits_for_input: bool | None = False,
     ppid: int = KEEPER,
     handles_sigterm: bool | None = None,
-) -> MemberSample:
+) -> m.MemberSample:
     """A member at one poll."""
-    who = Member(pid=pid, start=pid + 1000, role=role, rank=rank, ppid=ppid, name=name)
-    return MemberSample(
+    who = m.Member(pid=pid, start=pid + 1000, role=role, rank=rank, ppid=ppid, name=name)
+    return m.MemberSample(
         member=who,
         state=state,
         cpu_s=0.0,
@@ -91,21 +72,21 @@ def member(
 
 def rank(
     pid: int = ROOT, number: int = 0, *, state: str = "S", ppid: int = KEEPER, **of_slot: Any
-) -> MemberSample:
+) -> m.MemberSample:
     """A rank process with its slot."""
     of_slot = {"own_began": of_slot.get("first_step"), **of_slot}
     reading = slot(pid, rank=number, **of_slot)
     return member(pid, "rank", state=state, slot=reading, rank=number, ppid=ppid)
 
 
-def keeper() -> MemberSample:
+def keeper() -> m.MemberSample:
     """The keeper as a member."""
     return member(KEEPER, "keeper", name="keeper", ppid=1)
 
 
-def sample(at: float, *members: MemberSample, **changes: Any) -> Sample:
+def sample(at: float, *members: m.MemberSample, **changes: Any) -> m.Sample:
     """A poll; nothing has happened in it unless told."""
-    poll = Sample(
+    poll = m.Sample(
         at=at,
         members=members,
         cpu_s=0.0,
@@ -120,7 +101,7 @@ def sample(at: float, *members: MemberSample, **changes: Any) -> Sample:
     return msgspec.structs.replace(poll, **changes)
 
 
-def observation(poll: Sample, verdict: Verdict | None = None, **changes: Any) -> Observation:
+def observation(poll: m.Sample, verdict: Verdict | None = None, **changes: Any) -> Observation:
     """What decide() sees, of one machine."""
     names = [name for name in changes if name in TreeSight.__struct_fields__]
     sight = TreeSight(sample=poll, **{name: changes.pop(name) for name in names})
@@ -136,47 +117,43 @@ def observation(poll: Sample, verdict: Verdict | None = None, **changes: Any) ->
     return msgspec.structs.replace(seen, **changes)
 
 
-def plan(attempt: int = 1) -> Plan:
+def plan(attempt: int = 1) -> m.Plan:
     """A plan that changes nothing."""
-    return Plan(
-        attempt=attempt,
-        why=said("test"),
-        argv=ARGV,
-    )
+    return m.Plan(attempt=attempt, why=m.said("test"), argv=ARGV)
 
 
 def explained(
     *remedies: str,
     family: str | None = None,
     rank: int | None = None,
-    certainty: Certainty = "likely",
-) -> Explanation:
+    certainty: m.Certainty = "likely",
+) -> m.Explanation:
     """A rank that sleeps, with its cause and what may help."""
-    root = Standstill(who=Who(pid=12, role="rank", rank=rank), doing=SleepWait())
-    cause = Because(family=family or "", certainty=certainty)
-    return Explanation(
+    root = m.Standstill(who=m.Who(pid=12, role="rank", rank=rank), doing=SleepWait())
+    cause = m.Because(family=family or "", certainty=certainty)
+    return m.Explanation(
         kind="hang",
         root=None if rank is None else root,
         because=cause if family else None,
-        remedies=tuple(Remedy(name=name, by="family") for name in remedies),
+        remedies=tuple(m.Remedy(name=name, by="family") for name in remedies),
     )
 
 
-def unknown_look(found: Verdict) -> EvidenceResult:
+def unknown_look(found: Verdict) -> m.EvidenceResult:
     """A stack sample without stacks, by the limits of an unknown wait."""
-    row: PatienceRow = "stopped" if found.stopped else "unknown"
+    row: m.PatienceRow = "stopped" if found.stopped else "unknown"
     limits = WaitLimits()
     limit_s = limits.unknown_early_s if found.early else limits.unknown_s
-    return unseen(Patience(row=row, limit_s=None if found.stopped else limit_s))
+    return unseen(m.Patience(row=row, limit_s=None if found.stopped else limit_s))
 
 
-def result(stall_id: str = "0001", **changes: Any) -> EvidenceResult:
+def result(stall_id: str = "0001", **changes: Any) -> m.EvidenceResult:
     """What a collector brought back."""
-    brought = EvidenceResult(
+    brought = m.EvidenceResult(
         stall_id=stall_id,
         dir=f"/r/stalls/{stall_id}",
         explanation=explained(),
-        patience=Patience(limit_s=75.0),
+        patience=m.Patience(limit_s=75.0),
         fingerprint="f",
         seconds=0.5,
     )
@@ -214,7 +191,7 @@ def node_task(number: int, coordination: str | None, *, tasks: int = 2) -> JobTa
 def stall(stall_id: str = "0001", **changes: Any) -> e.StallDeclared:
     """A stall in training."""
     declared = e.StallDeclared(
-        stall_id=stall_id, basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=said("quiet")
+        stall_id=stall_id, basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=m.said("quiet")
     )
     return msgspec.structs.replace(declared, **changes)
 
@@ -249,7 +226,7 @@ def exited(
 
 def rank_ended(rank: int = 1, **changes: Any) -> e.RankEnded:
     """Rank 1 of two has failed."""
-    end = RankEnd(
+    end = m.RankEnd(
         rank=rank,
         pid=ROOT + rank,
         start=ROOT + rank + 1000,

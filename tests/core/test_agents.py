@@ -13,34 +13,14 @@ import pytest
 
 from tests.core import builders as b
 from tests.support import wait_until
+from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import (
-    AskStop,
-    CleanUp,
-    Record,
-    Request,
-    Signal,
-    StartLook,
-    Told,
-    TreeSight,
-    Wait,
-)
+from watchdog_train.core import model as m
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Signs, Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Crew, Machine, State
 from watchdog_train.core.job.machines import gather, world_elsewhere
-from watchdog_train.core.model import (
-    CheckpointFinding,
-    CheckpointRef,
-    ExitStatus,
-    Member,
-    MemberSample,
-    ProcessId,
-    Survey,
-    Why,
-    together,
-)
 from watchdog_train.core.model.gpu import GpuHold, GpuHolder
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.choice import choose_checkpoint
@@ -54,8 +34,8 @@ from watchdog_train.supervisor.hands.agent_messages import Inbox, Parcels
 from watchdog_train.supervisor.hands.remote import Machines
 
 TASK = JobTask(job="j", source="wtrain", task=0, tasks=2, here=2)
-HERE = Machine(host="", hostname="h", place="p", run_dir="/r", agent=ProcessId(1, 1))
-NEW = msgspec.structs.replace(HERE, run_dir="/new", agent=ProcessId(8, 8))
+HERE = Machine(host="", hostname="h", place="p", run_dir="/r", agent=m.ProcessId(1, 1))
+NEW = msgspec.structs.replace(HERE, run_dir="/new", agent=m.ProcessId(8, 8))
 
 
 class Link:
@@ -88,12 +68,12 @@ class System:
     """A clock, and processes that live."""
 
     now = 100.0
-    dead: frozenset[ProcessId] = frozenset()
+    dead: frozenset[m.ProcessId] = frozenset()
 
     def monotonic(self) -> float:
         return self.now
 
-    def is_alive(self, who: ProcessId) -> bool:
+    def is_alive(self, who: m.ProcessId) -> bool:
         return who not in self.dead
 
     def boot_id(self) -> str:
@@ -113,16 +93,10 @@ def report(
 ) -> messages.Report:
     """Of an agent that has heard this leader."""
     now, (hands,) = machines.context.system.now, machines.hands
-    seen = TreeSight(sample=sight.pop("sample", together((), at=now)), **sight)
-    me = msgspec.structs.replace(HERE, agent=ProcessId(7, 7), place=machines.place)
+    seen = a.TreeSight(sample=sight.pop("sample", m.together((), at=now)), **sight)
+    me = msgspec.structs.replace(HERE, agent=m.ProcessId(7, 7), place=machines.place)
     return messages.Report(
-        agent=me,
-        epoch=hands.epoch,
-        done=done,
-        attempt=attempt,
-        lives=lives,
-        now=now,
-        sight=seen,
+        agent=me, epoch=hands.epoch, done=done, attempt=attempt, lives=lives, now=now, sight=seen
     )
 
 
@@ -136,7 +110,7 @@ def test_what_another_machine_lacks_is_known_and_named(leader: Any) -> None:
     (hands,) = leader.hands
     state = State(attempts=(b.running().attempts[0],))
     held = GpuHold(others=(GpuHolder(device=0, pid=42),), asked_at=90.0)
-    lacks = Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
+    lacks = a.Told(gpu_hold=held, gpu_trouble="it does not answer", short="no file")
     hear(leader, report(leader, attempt=1, told=lacks), state)
     hands.hear(state, 100.0)
     found = hands.gpu_hold(100.0)
@@ -154,7 +128,8 @@ def test_orders_are_carried_out_once() -> None:
         chance = random.Random(seed)
         crew, inbox, carried = Crew(task=TASK), Inbox(), []
         orders = tuple(
-            messages.Order(number=n, work=CleanUp(host="")) for n in range(1, chance.randint(2, 6))
+            messages.Order(number=n, work=a.CleanUp(host=""))
+            for n in range(1, chance.randint(2, 6))
         )
         said = []
         for _ in range(60):
@@ -174,7 +149,7 @@ def test_orders_are_carried_out_once() -> None:
 def test_an_older_leader_is_refused() -> None:
     inbox = Inbox()
     crew = Crew(task=TASK, epoch=5, done=2)
-    order = messages.Order(number=3, work=CleanUp(host=""))
+    order = messages.Order(number=3, work=a.CleanUp(host=""))
     old = messages.Orders(epoch=4, leader=HERE, orders=(order,))
     assert not inbox.take(old, crew)
     assert not inbox
@@ -182,7 +157,7 @@ def test_an_older_leader_is_refused() -> None:
     assert inbox.take(new, crew)
     assert not inbox, "the first order of a leader is number 1"
     first = messages.Orders(
-        epoch=6, leader=HERE, orders=(messages.Order(number=1, work=CleanUp(host="")),)
+        epoch=6, leader=HERE, orders=(messages.Order(number=1, work=a.CleanUp(host="")),)
     )
     assert inbox.take(first, crew)
     assert not inbox.take(msgspec.structs.replace(old, epoch=5), crew)
@@ -192,10 +167,10 @@ def test_an_older_leader_is_refused() -> None:
 def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
     (hands,) = leader.hands
     leader.link.sent.clear()
-    state = State(supervisor=ProcessId(2, 2))
-    target = ProcessId(9, 9, "task1")
-    signal = Signal(
-        host="task1", sequence="hang", stage="kill", targets=(target,), signal=9, why=Why("now")
+    state = State(supervisor=m.ProcessId(2, 2))
+    target = m.ProcessId(9, 9, "task1")
+    signal = a.Signal(
+        host="task1", sequence="hang", stage="kill", targets=(target,), signal=9, why=m.Why("now")
     )
     told = list(hands.signal(signal))
     assert [(one.pid, one.result) for one in told] == [(9, "ordered")]
@@ -206,7 +181,7 @@ def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
     assert len(words) == 3
     assert {word.epoch for word in words} == {1}
     (order,) = words[-1].orders
-    assert order.work.targets == (ProcessId(9, 9),)
+    assert order.work.targets == (m.ProcessId(9, 9),)
     assert order.work.host == ""
     hear(leader, report(leader, done=1), state)
     leader.context.system.now += 1.1
@@ -216,8 +191,8 @@ def test_an_order_is_said_until_it_is_begun(leader: Any) -> None:
 
 def test_what_was_sent_counts_from_the_agents_answer(leader: Any) -> None:
     (hands,) = leader.hands
-    why = Why("unknown")
-    kill = Signal(host="task1", sequence="hang", stage="kill", targets=(), signal=9, why=why)
+    why = m.Why("unknown")
+    kill = a.Signal(host="task1", sequence="hang", stage="kill", targets=(), signal=9, why=why)
     assert list(hands.signal(kill)) == []
     hear(leader, report(leader))
     assert hands.sight.obeyed_at == inf
@@ -231,7 +206,7 @@ def test_an_agent_made_anew_begins_with_the_first_order(leader: Any, heard: bool
     """It has not taken up the run of the one before it: of the present attempt nothing is left."""
     (hands,) = leader.hands
     hands._present = 1
-    hands.ask(AskStop(can_be_asked=True, why=Why("now"), step=None, expects_save=False))
+    hands.ask(a.AskStop(can_be_asked=True, why=m.Why("now"), step=None, expects_save=False))
     hear(leader, report(leader, done=1, attempt=1, lives=True))
     hands.clean_up(State())
     assert hands.sight.exit is None
@@ -283,12 +258,12 @@ def test_a_leader_made_anew_is_later_than_the_one_before(leader: Any, lives: boo
 
     joined = e.TaskJoined(task=TASK)
     state = b.fold((b.RUN_STARTED, joined))
-    here = TreeSight(sample=together((), at=100.0))
+    here = a.TreeSight(sample=m.together((), at=100.0))
     observation = b.observation(here.sample, trees=(here, sight))
     action = decide(observation, state, Policy(), {})
     heard = b.fold((b.RUN_STARTED, joined, *action.events))
     action = decide(observation, heard, Policy(), {})
-    assert isinstance(action, Record)
+    assert isinstance(action, a.Record)
     for event in action.events:
         heard = evolve(heard, event)
     trees = [(tree.host, tree.ended) for tree in heard.attempt.trees]
@@ -331,7 +306,7 @@ def test_a_task_without_a_leader_is_told_what_is_missing(
 def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) -> None:
     """Each is asked before the launch; an older one is taken, with that reason."""
     (hands,) = leader.hands
-    used = CheckpointRef(path="/out/2", format="torch", step=2, how_checked="recorded")
+    used = m.CheckpointRef(path="/out/2", format="torch", step=2, how_checked="recorded")
     plan = msgspec.structs.replace(b.plan(2), checkpoint=used)
     joined = e.TaskJoined(task=TASK)
     state = b.running(joined, b.exited(1), e.TreeGone(shared_memory_removed=(), left=()))
@@ -341,27 +316,27 @@ def test_a_checkpoint_that_a_machine_does_not_see_is_passed_over(leader: Any) ->
         heard = msgspec.structs.replace(report(leader), **said)
         leader.context.system.now += 1.1
         hear(leader, heard, state)
-        here = TreeSight(sample=together((), at=100.0))
+        here = a.TreeSight(sample=m.together((), at=100.0))
         observation = b.observation(here.sample, trees=(here, hands.sight))
         return gather(observation, state, Policy())
 
-    assert isinstance(asked(), Wait), "of another checkpoint it says nothing"
+    assert isinstance(asked(), a.Wait), "of another checkpoint it says nothing"
     assert leader.link.words()[-1].checkpoint == "/out/2"
-    seen = TreeSight(sample=together((), at=100.0))
+    seen = a.TreeSight(sample=m.together((), at=100.0))
     assert asked(checkpoint="/out/2", sight=seen) is None
     unseen = msgspec.structs.replace(seen, sees=False)
     rejected = asked(checkpoint="/out/2", sight=unseen).events[0]
     assert rejected.path == "/out/2"
-    assert rejected.why == Why("unseen", who="task1")
+    assert rejected.why == m.Why("unseen", who="task1")
     state = evolve(state, rejected)
     assert state.next_plan is None
     found = [
-        CheckpointFinding(
+        m.CheckpointFinding(
             path=f"/out/{n}", format="torch", step=n, whole=True, said="", how_checked="recorded"
         )
         for n in (2, 1)
     ]
-    choice = choose_checkpoint(state, Survey(findings=tuple(found), directories=("/out",)))
+    choice = choose_checkpoint(state, m.Survey(findings=tuple(found), directories=("/out",)))
     assert choice.chosen.path == "/out/1"
     assert choice.rejected[0].why == rejected.why
 
@@ -379,7 +354,7 @@ def test_a_checkpoint_is_looked_for(tmp_path: Path) -> None:
 def test_a_dead_leaders_last_word_is_read_in_its_log(tmp_path: Path) -> None:
     """It was killed between its last event and its last word: nobody can take its run over."""
     assert last_word(str(tmp_path)) is None
-    over = e.RunFinished(outcome="stopped", exit_code=130, warning=None, why=Why("asked"), seq=2)
+    over = e.RunFinished(outcome="stopped", exit_code=130, warning=None, why=m.Why("asked"), seq=2)
     events = [msgspec.structs.replace(b.RUN_STARTED, seq=1), over]
     for many, found in ((1, None), (2, over)):
         lines = [msgspec.json.encode(event) for event in events[:many]]
@@ -390,16 +365,16 @@ def test_a_dead_leaders_last_word_is_read_in_its_log(tmp_path: Path) -> None:
 def test_what_an_agent_sees_gets_its_machines_name(leader: Any) -> None:
     (hands,) = leader.hands
     hands._present = 1
-    sample = together((), at=100.0)
-    member = Member(pid=9, start=9, role="rank", rank=1)
-    members = (MemberSample(member=member, state="S", cpu_s=0.0, slot=None),)
-    exit_ = ExitStatus(code=3, signal=None, how_known="keeper-file")
+    sample = m.together((), at=100.0)
+    member = m.Member(pid=9, start=9, role="rank", rank=1)
+    members = (m.MemberSample(member=member, state="S", cpu_s=0.0, slot=None),)
+    exit_ = m.ExitStatus(code=3, signal=None, how_known="keeper-file")
     sample = msgspec.structs.replace(sample, members=members)
     hear(leader, report(leader, attempt=1, sample=sample, exit=exit_))
     sight = hands.sight
     assert sight.host == "task1"
     assert sight.is_heard
-    assert sight.sample.members[0].member.identity == ProcessId(9, 9, "task1")
+    assert sight.sample.members[0].member.identity == m.ProcessId(9, 9, "task1")
     assert sight.agent == msgspec.structs.replace(sight.agent, host="task1")
     hands._present = 2
     assert hands.sight.exit.code is None, "of an earlier attempt"
@@ -411,7 +386,7 @@ def test_clocks_of_machines_differ(leader: Any) -> None:
     (hands,) = leader.hands
     hands._present = 1
     far = msgspec.structs.replace(report(leader, attempt=1), now=5000.0)
-    far = msgspec.structs.replace(far, sight=TreeSight(sample=together((), at=4990.0)))
+    far = msgspec.structs.replace(far, sight=a.TreeSight(sample=m.together((), at=4990.0)))
     hear(leader, far)
     assert hands.sight.sample.at == pytest.approx(90.0)
 
@@ -419,7 +394,7 @@ def test_clocks_of_machines_differ(leader: Any) -> None:
 def test_an_answer_that_was_used_is_not_seen_again(leader: Any) -> None:
     (hands,) = leader.hands
     hands._present = 1
-    look = StartLook(host="task1", verdict=Verdict(kind="suspect"))
+    look = a.StartLook(host="task1", verdict=Verdict(kind="suspect"))
     hands.collect(look, State())
     assert hands.sight.running == {"look"}
     hear(leader, report(leader, attempt=1))
@@ -434,7 +409,7 @@ def test_files_arrive_whole_and_only_where_they_belong(leader: Any, tmp_path: Pa
     (source / "stalls" / "0001" / "verdict.json").write_text("{}")
     outbox, chance, now = Parcels(source), random.Random(1), 0.0
     outbox.send_folder(source / "stalls" / "0001")
-    outbox.ask(Request(kind="stop", by="SIGTERM"))
+    outbox.ask(a.Request(kind="stop", by="SIGTERM"))
     (hands,) = leader.hands
     for _ in range(200):
         now += 1.0
@@ -467,11 +442,11 @@ def test_nonsense_says_nothing(leader: Any) -> None:
 
 
 def test_many_processes_fit_into_one_message() -> None:
-    member = Member(pid=1, start=1, role="worker", rank=1, name="pt_data_worker")
-    one = MemberSample(member=member, state="S", cpu_s=1.0, slot=None)
-    sample = msgspec.structs.replace(together((), at=1.0), members=(one,) * 20_000)
+    member = m.Member(pid=1, start=1, role="worker", rank=1, name="pt_data_worker")
+    one = m.MemberSample(member=member, state="S", cpu_s=1.0, slot=None)
+    sample = msgspec.structs.replace(m.together((), at=1.0), members=(one,) * 20_000)
     full = messages.Report(
-        agent=HERE, epoch=1, done=0, attempt=1, now=1.0, sight=TreeSight(sample=sample)
+        agent=HERE, epoch=1, done=0, attempt=1, now=1.0, sight=a.TreeSight(sample=sample)
     )
     data = messages.encode(full)
     assert len(data) < 1 << 20

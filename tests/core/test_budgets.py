@@ -62,7 +62,6 @@ def test_other_phases_may_be_busy_for_longer(phase: Phase, times: int) -> None:
 
 
 def test_a_factor_lengthens_both() -> None:
-    """A false alarm doubles default and learnt budgets alike."""
     assert soft_hard("train", (), factor=2.0)[0] == 2 * SOFT_S
     assert soft_hard("train", (30.0,) * 8, factor=2.0) == pytest.approx((150.0, 1800.0))
 

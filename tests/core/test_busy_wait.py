@@ -36,7 +36,6 @@ WORKS = (
 @pytest.mark.parametrize("loop", [*ASKS, *WORKS])
 @pytest.mark.parametrize("outer", ["for epoch in range(9):", "while epoch < 9:", "if epoch:"])
 def test_a_loop_only_asks_if_no_part_of_it_could_compute(loop: str, outer: str) -> None:
-    """Whatever is around it, and at each of its lines."""
     source = f"def fit():\n    {outer}\n" + textwrap.indent(loop, " " * 8)
     tree = ast.parse(source)
     lines = range(3, source.count("\n") + 2)

@@ -17,13 +17,7 @@ from watchdog_train.core.recovery.ladder import FALLBACK
 from watchdog_train.errors import WtrainError
 from watchdog_train.explain.families import known_families
 from watchdog_train.explain.messages import MESSAGES
-from watchdog_train.remedies.catalogue import (
-    CATALOGUE,
-    available,
-    refuse_unknown,
-    remedy_words,
-    script_lines,
-)
+from watchdog_train.remedies import catalogue
 from watchdog_train.remedies.user_fixes import ALWAYS, USER_FIXES
 
 PACKAGE = Path(__file__).parents[2] / "watchdog_train"
@@ -37,24 +31,23 @@ def test_every_remedy_that_a_family_names_is_known():
     names = {name for family in known_families() for name in family.remedies}
     names |= {name for row in MESSAGES for name in row.remedies or ()}
     assert names
-    assert names <= set(CATALOGUE) | set(USER_FIXES) | set(ALWAYS)
+    assert names <= set(catalogue.CATALOGUE) | set(USER_FIXES) | set(ALWAYS)
 
 
 def test_nothing_is_both_applied_and_left_to_the_user():
-    assert not set(CATALOGUE) & set(USER_FIXES)
-    assert not (set(CATALOGUE) | set(USER_FIXES)) & set(ALWAYS)
+    assert not set(catalogue.CATALOGUE) & set(USER_FIXES)
+    assert not (set(catalogue.CATALOGUE) | set(USER_FIXES)) & set(ALWAYS)
 
 
 def test_fallback_settings_are_execution_remedies_that_may_be_applied_by_themselves():
     """An unknown cause never changes what the user has not allowed."""
     for name in FALLBACK:
-        assert CATALOGUE[name].kind == "execution"
-        assert not CATALOGUE[name].needs_allow
+        assert catalogue.CATALOGUE[name].kind == "execution"
+        assert not catalogue.CATALOGUE[name].needs_allow
 
 
-@pytest.mark.parametrize("remedy", CATALOGUE.values(), ids=CATALOGUE)
+@pytest.mark.parametrize("remedy", catalogue.CATALOGUE.values(), ids=catalogue.CATALOGUE)
 def test_a_remedy_says_everything(remedy):
-    """Every field a person needs is filled, and the settings name the remedy itself."""
     for text in (remedy.summary, remedy.changes, remedy.may_break):
         assert text
     assert bool(remedy.script_line) is not remedy.changes_nothing
@@ -66,20 +59,19 @@ def test_a_remedy_says_everything(remedy):
 
 
 def test_a_remedy_has_lines_for_the_script():
-    """For a plain loop, then for a Trainer that has an argument."""
-    lines = script_lines()
+    lines = catalogue.script_lines()
     assert lines["num-workers-0"].splitlines() == [
         "DataLoader(..., num_workers=0)",
         "TrainingArguments(..., dataloader_num_workers=0)  # with a Trainer",
     ]
     assert "plain-retry" not in lines
-    assert remedy_words()["plain-retry"] == "starts again with nothing changed"
+    assert catalogue.remedy_words()["plain-retry"] == "starts again with nothing changed"
 
 
 def test_a_platform_gets_what_works_there():
-    assert "cpu-not-mps" in available("linux")
-    assert "nccl-p2p-off" in available("linux")
-    assert "nccl-p2p-off" not in available("win32")
+    assert "cpu-not-mps" in catalogue.available("linux")
+    assert "nccl-p2p-off" in catalogue.available("linux")
+    assert "nccl-p2p-off" not in catalogue.available("win32")
 
 
 def test_wrong_names_are_refused_all_at_once():
@@ -92,7 +84,7 @@ def test_wrong_names_are_refused_all_at_once():
         )
     )
     with pytest.raises(WtrainError) as caught:
-        refuse_unknown(policy, "darwin")
+        catalogue.refuse_unknown(policy, "darwin")
     text = caught.value.message
     assert "did you mean num-workers-0?" in text
     assert "__main__" in text
@@ -102,7 +94,7 @@ def test_wrong_names_are_refused_all_at_once():
     assert "did you mean training?" in text
     assert "device" not in text
     assert len(text.splitlines()) == 6
-    refuse_unknown(Policy())
+    catalogue.refuse_unknown(Policy())
 
 
 @pytest.mark.parametrize(
@@ -117,12 +109,11 @@ def test_wrong_names_are_refused_all_at_once():
     ],
 )
 def test_a_number_is_checked(word, problem):
-    """ID=N, for a remedy that takes one; `wtrain remedies` shows which do."""
     policy = Policy(recovery=Recovery(with_remedies=(word,)))
     if problem is None:
-        return refuse_unknown(policy)
+        return catalogue.refuse_unknown(policy)
     with pytest.raises(WtrainError) as caught:
-        refuse_unknown(policy)
+        catalogue.refuse_unknown(policy)
     assert len(caught.value.message.splitlines()) == 1
     assert problem in caught.value.message
     text = CliRunner().invoke(remedies, []).stdout
@@ -134,16 +125,15 @@ def test_remedies_command_lists_all():
     text = CliRunner().invoke(remedies, [])
     assert text.exit_code == 0
     answer = json.loads(CliRunner().invoke(remedies, ["--json"]).stdout)
-    assert [item["id"] for item in answer["remedies"]] == list(CATALOGUE)
+    assert [item["id"] for item in answer["remedies"]] == list(catalogue.CATALOGUE)
     assert [item["id"] for item in answer["user_fixes"]] == list(USER_FIXES)
     assert [item["id"] for item in answer["always"]] == list(ALWAYS)
-    for name in (*CATALOGUE, *USER_FIXES, *ALWAYS):
+    for name in (*catalogue.CATALOGUE, *USER_FIXES, *ALWAYS):
         assert name in text.stdout
     assert "when: none" not in text.stdout
 
 
 def test_checkpoints_command(tmp_path):
-    """Newest first with the newest valid one; the words for people say the same."""
     write_hf(tmp_path, 10)
     write_hf(tmp_path, 20, optimizer__pt=None)
     answer = json.loads(CliRunner().invoke(checkpoints, [str(tmp_path), "--json"]).stdout)

@@ -46,13 +46,11 @@ COMMAND = (sys.executable, "-m", "watchdog_train.checkpoints.survey")
     ],
 )
 def test_known_arguments_name_directories(words, expected):
-    """Both spellings, both forms, relative to the working directory."""
     found = directories_in_arguments(["python", "train.py", *words], "/work dir")
     assert list(found) == expected
 
 
 def test_an_argument_that_names_a_file_means_its_directory(tmp_path):
-    """--save_path out/model.pt: checkpoints are in out."""
     (tmp_path / "model.pt").write_bytes(torch_zip())
     assert directories_in_arguments(["x", "--save_path", "model.pt"], str(tmp_path)) == (
         str(tmp_path),
@@ -60,7 +58,6 @@ def test_an_argument_that_names_a_file_means_its_directory(tmp_path):
 
 
 def test_places_come_from_records_arguments_and_notes(tmp_path):
-    """A survey without a named directory finds all three; a named one looks nowhere else."""
     for name in ("noted", "argued", "recorded"):
         write_files(tmp_path / name, {"model.pt": torch_zip()})
     request = SurveyRequest(
@@ -89,7 +86,6 @@ def test_an_unchanged_record_beats_every_heuristic(tmp_path):
 
 
 def test_a_changed_file_falls_back_to_the_checks(tmp_path):
-    """What was written since the record counts as it is now."""
     path = tmp_path / "model.pt"
     path.write_bytes(torch_zip())
     saves = (noted(path, "torch"),)
@@ -122,7 +118,6 @@ def test_damage_below_an_unchanged_record_is_found_in_full(tmp_path):
 
 
 def test_shards_that_were_noted_one_by_one_are_recorded(tmp_path):
-    """Every shard and its index noted: the directory is whole by the record."""
     name = "model-00001-of-00001.safetensors"
     index = json.dumps({"weight_map": {"a": name}}).encode()
     write_files(tmp_path, {name: safetensors(("a",)), "model.safetensors.index.json": index})
@@ -254,7 +249,6 @@ def test_no_time_left_is_said_and_not_called_full(tmp_path):
 
 
 def test_the_command_writes_an_answer_that_decodes(tmp_path):
-    """In one piece, whatever the names: no UTF-8, or a number of many digits."""
     write_hf(tmp_path / "out", 20)
     (tmp_path / "out" / "checkpoint-99999999999999999999").mkdir()
     with open(os.fsencode(tmp_path / "out") + b"/bad\xff.pt", "wb") as file:
@@ -273,7 +267,6 @@ def test_the_command_writes_an_answer_that_decodes(tmp_path):
 
 
 def test_a_fifo_named_like_a_checkpoint_does_not_block(tmp_path):
-    """FIFOs at every name that would be opened: answered at once."""
     os.mkfifo(tmp_path / "model.pt")
     os.mkfifo(tmp_path / "model.safetensors")
     os.mkfifo(tmp_path / "model.bin")
@@ -301,7 +294,6 @@ def test_links_are_followed_only_to_checkpoints(tmp_path):
 
 
 def test_depth_is_bounded(tmp_path):
-    """Three levels below a directory, not four."""
     write_files(tmp_path / "a" / "b" / "c", {"model.pt": torch_zip()})
     write_files(tmp_path / "a" / "b" / "c" / "d", {"model.pt": torch_zip()})
     assert only(tmp_path).path == str(tmp_path / "a" / "b" / "c" / "model.pt")
@@ -326,7 +318,6 @@ def test_among_twenty_thousand_files_the_newest_and_the_noted_are_seen(tmp_path)
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_no_permission_is_a_problem_not_an_error(tmp_path):
-    """A directory that cannot be read is named."""
     (tmp_path / "locked").mkdir(mode=0)
     answer = survey(SurveyRequest(directories=(str(tmp_path),), settle_s=0.0))
     assert answer.problem is not None

@@ -291,7 +291,6 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_whether_a_checkpoint_is_valid_and_why(tmp_path: Path, name: str, case: Case) -> None:
-    """What is missing, cut or not known is named in the reason."""
     files, whole, why, *world_size = case
     write_files(tmp_path, files)
     finding = only(tmp_path, world_size=next(iter(world_size), None))

@@ -127,7 +127,6 @@ def test_a_save_that_was_moved_to_another_file_system_is_found_below_the_working
 
 
 def test_saves_that_are_nowhere_are_told(tmp_path: Path) -> None:
-    """Unless something newer is there: a training removes its old ones."""
     records = [saved(tmp_path / f"scratch-{n}" / "state.pt", at_s=n) for n in (1, 2)]
     for record in records:
         shutil.rmtree(Path(record.path).parent)
@@ -157,7 +156,6 @@ def test_a_noted_save_is_a_checkpoint_whatever_its_suffix(tmp_path: Path, name: 
 def test_a_file_of_a_framework_and_one_that_is_being_written_are_no_checkpoints(
     tmp_path: Path,
 ) -> None:
-    """Though each was noted."""
     folder = write_hf(tmp_path, 20)
     part, shard = saved(folder / "extra.state"), saved(tmp_path / "dcp" / "__0_0.distcp")
     cut = saved(tmp_path / "state.part")
@@ -222,7 +220,6 @@ def test_an_inode_that_is_used_again_is_not_the_save(tmp_path: Path) -> None:
 
 
 def test_a_copy_follows_a_save_that_was_renamed(tmp_path: Path) -> None:
-    """It is a copy of what now has the other name."""
     record, name = into_a_folder(tmp_path)
     copy = str(tmp_path / "kept" / "state.pt")
     answer = keep(KeepRequest(save=record, copy=copy, most_bytes=1 << 30))

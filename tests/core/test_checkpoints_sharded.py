@@ -56,7 +56,6 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_real_saves_are_whole_at_both_levels(real: Path) -> None:
-    """What the libraries write is found, in their order, and whole."""
     for level in ("quick", "full"):
         titan = only(real / "titan", level=level)
         assert (titan.format, titan.step, titan.whole) == ("dcp", 7, True), titan
@@ -120,7 +119,6 @@ class StorageInfo:
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "", "..", "a/b"])
 def test_metadata_that_points_elsewhere_is_refused(name: str) -> None:
-    """A file name from a pickle never leaves the directory."""
     piece = pickle_data.read(pickle.dumps(StorageInfo(name)))
     with pytest.raises(DamagedError, match="outside of its directory"):
         dcp._stored(piece)
@@ -132,7 +130,6 @@ class Bomb:
 
 
 def test_a_pickle_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pickle would call is told, not called."""
     monkeypatch.chdir(tmp_path)
     value = pickle_data.read(pickle.dumps({"x": Bomb(), "list": [1, (2, None, True)], "f": 1.5}))
     assert value["x"].by.name == "system"
@@ -151,7 +148,6 @@ def test_a_pickle_that_is_no_plain_data_or_very_long_is_not_read() -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=200))
 def test_any_bytes_are_answered(data: bytes) -> None:
-    """Garbage is damaged or unreadable, and nothing else is raised."""
     for content in (data, pickle.dumps({"a": [1, 2, (3,)]})[:-2] + data):
         with contextlib.suppress(pickle_data.DamagedPickleError, pickle_data.UnreadablePickleError):
             pickle_data.read(content)
@@ -166,7 +162,6 @@ def test_any_bytes_are_answered(data: bytes) -> None:
     st.sampled_from([0, 1, 2, 3, 4, 5]),
 )
 def test_plain_data_is_read_as_pickle_reads_it(value: object, protocol: int) -> None:
-    """Lists, tuples, dictionaries and plain values come out as they went in."""
     data = pickle.dumps(value, protocol)
     hypothesis.assume(protocol >= 3 or not any(word in data for word in BYTES_BY_A_CALL))
     assert repr(pickle_data.read(data)) == repr(pickle.loads(data))

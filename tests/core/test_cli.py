@@ -50,7 +50,6 @@ def fail(error: BaseException) -> object:
 
 
 def test_help_is_as_recorded(capsys: pytest.CaptureFixture[str]) -> None:
-    """The groups and sentences of `wtrain --help`; without arguments the same is shown."""
     assert main.run(["--help"]) == 0
     shown = capsys.readouterr().out
     assert_golden("help.txt", shown)
@@ -59,14 +58,12 @@ def test_help_is_as_recorded(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_of_settings_is_as_recorded(capsys: pytest.CaptureFixture[str]) -> None:
-    """Flags with their defaults and their repetition."""
     assert main.run(["config", "show", "--help"]) == 0
     assert_golden("help_config_show.txt", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_listed_command_exists(name: str) -> None:
-    """No command is in the table whose module is not there."""
     module = group.COMMANDS[name].module or name.replace("-", "_")
     assert importlib.util.find_spec(f"watchdog_train.cli.{module}") is not None
     whole = group.build_group()
@@ -76,7 +73,6 @@ def test_every_listed_command_exists(name: str) -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """Alone, and before a command."""
     for arguments in (["--version"], ["--version", "ps"]):
         assert main.run(arguments) == 0
         assert capsys.readouterr().out == f"wtrain {watchdog_train.__version__}\n"
@@ -110,7 +106,6 @@ def test_wrong_usage_is_78_with_a_way_out(
 def test_a_command_returns_its_exit_code(
     called: dict[str, object], does: object, code: int
 ) -> None:
-    """An integer is the exit code, anything else is success."""
     called["does"] = does
     assert main.run(["try"]) == code
 
@@ -199,7 +194,6 @@ def test_settings_come_from_variables_below_flags(
 def test_config_check_and_explain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """check tells problems as words or data with exit code 78; explain gives the whole row."""
     monkeypatch.chdir(tmp_path)
     Path("good.yaml").write_text("name: x\n")
     Path("bad.yaml").write_text("nmae: x\n")
@@ -233,7 +227,6 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 def test_the_version_needs_no_heavy_import() -> None:
-    """`wtrain --version` imports neither click nor anything else of weight."""
     code = (
         "import sys; from watchdog_train.cli.main import run; code = run(['--version'])\n"
         "heavy = {'click', 'psutil', 'yaml', 'msgspec', 'platformdirs', 'torch', 'asyncio'}\n"

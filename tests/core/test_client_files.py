@@ -21,7 +21,6 @@ REQUESTS = (layout.C_SAVE_REQUEST, layout.C_STOP_REQUEST, layout.C_DUMP_REQUEST)
 
 
 def test_a_slot_is_decoded(tmp_path: Path) -> None:
-    """Words become names, "plus one" words their value, and zero words None."""
     write_slot(tmp_path, 7, W_RANK=1, W_ROLE=layout.ROLE_RANK, W_FRAMEWORK_STEP=51, W_PHASE=6)
     write_slot(tmp_path, 8, W_WORKER=3, W_ROLE=layout.ROLE_WORKER)
     rank, worker = read_slots(tmp_path).readings
@@ -49,7 +48,6 @@ def test_which_step_counts(tmp_path: Path, words: dict[str, int], step: int | No
 
 
 def test_hostile_slots_are_skipped_and_named(tmp_path: Path) -> None:
-    """Truncated, foreign, newer, misnamed, linked and special files give no reading."""
     write_slot(tmp_path, 1)
     write_slot(tmp_path, 2, W_MAGIC=(layout.MAGIC >> 32 << 32) | 9)
     write_slot(tmp_path, 3, W_MAGIC=99)
@@ -71,7 +69,6 @@ def test_hostile_slots_are_skipped_and_named(tmp_path: Path) -> None:
 
 
 def test_random_words_never_raise(tmp_path: Path) -> None:
-    """Any 64 words behind a right magic are a reading."""
     dice = random.Random(7)
     for pid in range(1, 200):
         path = write_slot(tmp_path, pid)
@@ -98,7 +95,6 @@ def test_random_words_never_raise(tmp_path: Path) -> None:
     ],
 )
 def test_hostile_notes_are_none(tmp_path: Path, content: bytes) -> None:
-    """A side file that is broken, foreign or huge is none."""
     (tmp_path / "1.note.json").write_bytes(content)
     assert read_note(tmp_path, 1) is None
 
@@ -184,7 +180,6 @@ def test_a_control_page_that_cannot_be_mended_counts_on(tmp_path: Path) -> None:
 
 
 def test_a_foreign_control_page_is_refused(tmp_path: Path) -> None:
-    """open() believes nothing; create() makes a new page in its place."""
     path = tmp_path / layout.CONTROL_FILE
     with pytest.raises(FileNotFoundError):
         ControlPage.open(path)

@@ -45,7 +45,6 @@ def waiting_for_launch() -> tuple[Observation, State]:
     ],
 )
 def test_a_name_and_the_rest_is_the_command(text: str, event: str, command: str) -> None:
-    """The first equals sign parts them; the command may hold more of them."""
     found = parse(text)
     assert (found.event, found.command) == (event, command)
 
@@ -68,7 +67,6 @@ def test_what_cannot_be_meant_is_refused_with_a_guess(text: str, said: str) -> N
 
 
 def test_names_are_those_of_the_log_and_one_more() -> None:
-    """Commands keep their numbers from the settings."""
     assert {"before_restart", "stall_declared", "run_finished"} <= set(event_names())
     assert wanted(ASKED)["before_restart"][0].number == 2
 

@@ -48,14 +48,12 @@ def problems(file: Path, text: str | bytes) -> ConfigError:
 
 
 def test_nothing_said_is_the_default_policy(tmp_path: Path) -> None:
-    """Without file, preset and flags the types' own defaults rule."""
     loaded = load(directory=tmp_path)
     assert loaded.policy == Policy()
     assert loaded.sources == ()
 
 
 def test_every_problem_is_named_at_once_with_line_and_way_out(file: Path) -> None:
-    """A dozen mistakes of one file in one answer."""
     error = problems(
         file,
         """\
@@ -107,12 +105,10 @@ evidence:
     ],
 )
 def test_each_kind_of_mistake_reads_well(file: Path, name: str, text: str | bytes) -> None:
-    """One golden text per kind of mistake."""
     assert_golden(f"config_error_{name}.txt", problems(file, text).render() + "\n")
 
 
 def test_a_file_that_cannot_be_read_is_an_error(file: Path) -> None:
-    """Missing, a directory, a pipe, or far too large."""
     with pytest.raises(ConfigError, match="no such file"):
         load(file)
     Path("folder").mkdir()
@@ -126,7 +122,6 @@ def test_a_file_that_cannot_be_read_is_an_error(file: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "recovery:\n  # max_restarts: 3\n", "---\n"])
 def test_an_empty_file_changes_nothing(file: Path, text: str) -> None:
-    """A file whose lines are all comments is the default policy."""
     file.write_text(text)
     assert load(file).policy == Policy()
 
@@ -160,7 +155,6 @@ def test_times_take_units(file: Path, text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "s", "-5", "5x", "1:30", "1e3", "5 m s", "inf", "9" * 40])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    """Nothing is guessed about a time."""
     with pytest.raises(BadValueError):
         parse_duration(text)
 
@@ -189,7 +183,6 @@ def test_limits_of_a_run_stay_unless_a_setting_changes_them(tmp_path: Path) -> N
 
 
 def test_problems_of_all_sources_come_together(tmp_path: Path) -> None:
-    """A wrong preset, a wrong file and a wrong flag are one answer."""
     (tmp_path / "wtrain.yaml").write_text("nmae: x\n")
     with pytest.raises(ConfigError) as caught:
         load(None, "overnite", {"recovery.max_restarts": 99}, directory=tmp_path)
@@ -235,7 +228,6 @@ def test_at_most_fifty_problems_are_printed(file: Path) -> None:
 def test_a_dumped_policy_reads_back_the_same(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever the settings are, config.yaml holds them."""
     values = {}
     texts = st.text(max_size=30).filter(lambda text: "\0" not in text)
     special = {
@@ -272,7 +264,6 @@ def test_a_dumped_policy_reads_back_the_same(
 
 
 def test_every_setting_and_section_has_words() -> None:
-    """No setting without a description, no empty section."""
     assert all(setting.text for setting in settings().values())
     assert all(sections().values())
     assert flatten(Policy()) == {key: setting.default for key, setting in settings().items()}
@@ -302,7 +293,6 @@ def test_a_remedy_that_is_named_comes_on_top_of_those_of_a_preset(tmp_path: Path
 
 
 def test_explain() -> None:
-    """A key, a bare name, a section, everything, and a near miss."""
     assert "flag:    --max-restarts (or WTRAIN_MAX_RESTARTS)" in explain("recovery.max_restarts")
     assert explain("max_restarts") == explain("recovery.max_restarts")
     assert "detection.silence_s" in explain("detection")

@@ -105,10 +105,7 @@ def test_it_never_shrinks_and_never_outruns_the_clock(
         assert 0.0 <= line.waited_s - before <= passed_s + 1e-6
 
 
-@given(
-    st.lists(st.floats(0.0, 0.55), min_size=60, max_size=60),
-    st.floats(0.0, 0.02),
-)
+@given(st.lists(st.floats(0.0, 0.55), min_size=60, max_size=60), st.floats(0.0, 0.02))
 def test_a_hang_is_suspected_whatever_its_neighbours_do(
     in_line: list[float], cpu_share: float
 ) -> None:

@@ -12,14 +12,8 @@ from msgspec.structs import replace
 from tests.core.test_first_failure import gone
 from tests.core.test_ladder import changed, found, history, step
 from tests.support import REPOSITORY
+from watchdog_train.core.diagnosis import facts as f
 from watchdog_train.core.diagnosis.crash import crash_of, named_path, with_senders
-from watchdog_train.core.diagnosis.facts import (
-    EndFact,
-    Evidence,
-    HostFacts,
-    LogText,
-    ProcessEvidence,
-)
 from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import CodePlace, CrashFact, ExceptionFact, ExitStatus, RankEnd
@@ -246,23 +240,23 @@ def test_the_error_file_of_torch_elastic(tmp_path: Path) -> None:
         assert of_elastic(str(tmp_path)) is None
 
 
-def rank(number: int, *, at: float, **end: Any) -> ProcessEvidence:
+def rank(number: int, *, at: float, **end: Any) -> f.ProcessEvidence:
     known = RankEnd(
         pid=100 + number, start=1, rank=number, world_size=2, step=20, phase="train", at=at, **end
     )
-    return ProcessEvidence(
+    return f.ProcessEvidence(
         pid=known.pid,
         start=1,
         ppid=1,
         role="rank",
         rank=number,
-        ended=EndFact(end=known, at_unix=at),
+        ended=f.EndFact(end=known, at_unix=at),
     )
 
 
-LAUNCHER = ProcessEvidence(pid=1, start=1, ppid=0, role="launcher")
-COUNTED = HostFacts(oom_kills=0, oom_since_start=True)
-KERNEL = LogText(
+LAUNCHER = f.ProcessEvidence(pid=1, start=1, ppid=0, role="launcher")
+COUNTED, ONE_KILL = (f.HostFacts(oom_kills=kills, oom_since_start=True) for kills in (0, 1))
+KERNEL = f.LogText(
     source="kernel", lines=("Out of memory: Killed process 101 (python) total-vm:1kB",)
 )
 
@@ -271,20 +265,20 @@ KERNEL = LogText(
     ("logs", "host", "sender", "words"),
     [
         ((), COUNTED, "outside", "SIGKILL from outside wtrain at step 20"),
-        ((), HostFacts(), "unknown", "SIGKILL, which wtrain did not send"),
+        ((), f.HostFacts(), "unknown", "SIGKILL, which wtrain did not send"),
         ((KERNEL,), COUNTED, "oom-killer", "the kernel's OOM killer"),
-        ((), HostFacts(oom_kills=1, oom_since_start=True), "oom-killer", "the kernel's OOM killer"),
+        ((), ONE_KILL, "oom-killer", "the kernel's OOM killer"),
     ],
 )
 def test_who_sent_the_signal(
-    logs: tuple[LogText, ...], host: HostFacts, sender: str, words: str
+    logs: tuple[f.LogText, ...], host: f.HostFacts, sender: str, words: str
 ) -> None:
     """Of the rank that was killed first; the launcher ends the others, who raise for want of it."""
     raises = raised("RuntimeError", "Connection closed by peer").exception
     victim = replace(rank(0, at=6.0, signal=15), exception=raises)
     found = with_senders((LAUNCHER, victim, rank(1, at=5.0, signal=9)), logs, host)
     assert [one.ended.sender for one in found if one.ended] == ["member", sender]
-    evidence = Evidence(why="crash", processes=found, logs=logs, host=host)
+    evidence = f.Evidence(why="crash", processes=found, logs=logs, host=host)
     fact = crash_of(evidence, ("torchrun",), gpu_shared=False)
     assert fact.exception is None
     assert crash_words(fact).startswith(f"rank 1 was killed by {words}")
@@ -297,7 +291,7 @@ def test_the_first_exception_counts() -> None:
     later = replace(
         rank(0, at=6.0, code=1, said="exception"), exception=raised("OSError").exception
     )
-    fact = crash_of(Evidence(why="crash", processes=(later, ours)), (), gpu_shared=False)
+    fact = crash_of(f.Evidence(why="crash", processes=(later, ours)), (), gpu_shared=False)
     assert fact is not None
     assert crash_words(fact) == "rank 1 raised ValueError at train.py:49, step 20: bad"
 
@@ -310,17 +304,17 @@ def test_137_is_a_signal_where_a_shell_tells_it(
     command: tuple[str, ...], code: int | None, signal: int | None
 ) -> None:
     exit_ = ExitStatus(code=137, signal=None, how_known="keeper")
-    fact = crash_of(Evidence(why="crash", exit=exit_), command, gpu_shared=False)
+    fact = crash_of(f.Evidence(why="crash", exit=exit_), command, gpu_shared=False)
     assert (fact.code, fact.signal) == (code, signal)
 
 
 def test_without_a_traceback_the_last_line_is_the_message() -> None:
     logs = (
-        LogText(source="stdout.log", lines=("epoch 3",)),
-        LogText(source="stderr.log", lines=("no license", "")),
+        f.LogText(source="stdout.log", lines=("epoch 3",)),
+        f.LogText(source="stderr.log", lines=("no license", "")),
     )
     exit_ = ExitStatus(code=3, signal=None, how_known="keeper")
-    fact = crash_of(Evidence(why="crash", exit=exit_, logs=logs), (), gpu_shared=False)
+    fact = crash_of(f.Evidence(why="crash", exit=exit_, logs=logs), (), gpu_shared=False)
     assert fact is not None
     assert crash_words(fact) == "the training exited with code 3: no license"
 
@@ -330,7 +324,7 @@ def test_without_a_traceback_the_last_line_is_the_message() -> None:
 )
 def test_a_launchers_report_and_another_ranks_line_are_no_message(line: str) -> None:
     ended = gone(3, 100.0, code=3)
-    logs = (LogText(source="stderr.log", lines=("epoch 3", line)),)
-    fact = crash_of(Evidence(why="crash", processes=(ended,), logs=logs), (), gpu_shared=False)
+    logs = (f.LogText(source="stderr.log", lines=("epoch 3", line)),)
+    fact = crash_of(f.Evidence(why="crash", processes=(ended,), logs=logs), (), gpu_shared=False)
     assert fact is not None
     assert crash_words(fact) == "rank 3 exited with code 3 at step 25"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -20,14 +20,17 @@ from watchdog_train.report.why_text import why_text
 Poll = Callable[[float], Sample]
 
 
-def judge(poll: Poll, seconds: float, detection: Detection | None = None) -> Verdict:
-    """The verdict after polls at each second."""
-    rules = detection or Detection()
-    track, sample = new_track(0.0), poll(0.0)
+def judged(poll: Poll, seconds: float, rules: Detection | None = None) -> Iterator[Verdict]:
+    """The verdicts after polls at each second."""
+    track, rules = new_track(0.0), rules or Detection()
     for at in range(int(seconds) + 1):
         sample = poll(float(at))
         track = advance(track, sample, rules)
-    return verdict(track, sample, rules)
+        yield verdict(track, sample, rules)
+
+
+def judge(poll: Poll, seconds: float, rules: Detection | None = None) -> Verdict:
+    return [*judged(poll, seconds, rules)][-1]
 
 
 def silent(*members: MemberSample, **changes: Any) -> Poll:
@@ -44,9 +47,7 @@ def stepped(until: int, *, every: int = 1, **changes: Any) -> Poll:
     """Regular steps up to a second, then silence."""
 
     def poll(at: float) -> Sample:
-        words = 1 + int(min(at, until)) // every
-        values = {name: value(at) if callable(value) else value for name, value in changes.items()}
-        return b.sample(at, b.rank(words=words), **values)
+        return silent(b.rank(words=1 + int(min(at, until)) // every), **changes)(at)
 
     return poll
 
@@ -87,10 +88,7 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
         silent(b.rank(phase="download"), tcp_bytes=lambda at: 10_000 * int(at)),
         3500,
     ),
-    "helpers that are born and die": (
-        silent(births=int, deaths=int),
-        800,
-    ),
+    "helpers that are born and die": (silent(births=int, deaths=int), 800),
     "CPU time and states that the system does not tell": (
         silent(b.rank(words=3, state=None), cpu_s=None),
         800,
@@ -126,7 +124,6 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_is_alive(name: str) -> None:
-    """Slow, quiet for a while, or merely unknown: no suspicion."""
     poll, seconds = HEALTHY[name]
     assert judge(poll, seconds).kind == "alive"
 
@@ -204,7 +201,6 @@ SUSPECT: dict[str, tuple[Poll, float, str, str]] = {
 
 @pytest.mark.parametrize("name", SUSPECT)
 def test_silence_is_suspected(name: str) -> None:
-    """Over its budget and quiet, or over the hard budget: looked at, with the right basis."""
     poll, seconds, basis, phase = SUSPECT[name]
     found = judge(poll, seconds)
     assert (found.kind, found.basis, found.phase) == ("suspect", basis, phase)
@@ -212,7 +208,6 @@ def test_silence_is_suspected(name: str) -> None:
 
 
 def test_all_ranks_must_be_through_for_finishing() -> None:
-    """A rank that waits at the end does not make another one's hang a success."""
     both = silent(b.rank(phase="finished"), b.rank(11, 1, phase="finishing"))
     assert judge(both, 100).basis == "finishing"
 
@@ -232,7 +227,6 @@ def test_a_hidden_signal_asks_for_more_windows() -> None:
 
 
 def test_a_busy_moment_clears_the_suspicion() -> None:
-    """Quiet means three windows in a row."""
     poll = stepped(60, cpu_s=lambda at: 1.0 if at >= 74 else 0.0)
     assert judge(poll, 76).kind == "alive"
     assert judge(poll, 84).kind == "suspect"
@@ -323,13 +317,10 @@ def test_after_a_stop_every_silence_begins_anew() -> None:
 
 
 def test_who_was_stopped_for_a_moment_is_not_told() -> None:
-    """A debugger that has a look holds it so long."""
     assert judge(silent(b.rank(words=3, state="t")), 1).stopped == ()
 
 
 def test_a_sleep_of_the_machine_is_no_silence() -> None:
-    """After a suspend or a late poll everybody has a fresh start."""
-
     def poll(at: float) -> Sample:
         slept = 3600.0 if at >= 50 else 0.0
         return b.sample(at, b.rank(words=1 + int(min(at, 40))), suspended_s=slept)
@@ -339,8 +330,6 @@ def test_a_sleep_of_the_machine_is_no_silence() -> None:
 
 
 def test_unsaved_work_is_counted_from_the_last_save() -> None:
-    """What a false alarm would cost goes into the patience."""
-
     def poll(at: float) -> Sample:
         words = 1 + int(min(at, 60))
         return b.sample(at, b.rank(words=words, saves_ended=int(at >= 40)))
@@ -359,11 +348,7 @@ def polling(usual_s: float) -> Callable[[float], float]:
 def test_a_little_more_cpu_time_does_not_end_a_quiet_silence(usual_s: float, stays: bool) -> None:
     """A rank that asks a store over and over is above and below the limit in turns."""
     poll = silent(b.rank(phase="startup"), b.rank(11, 1, phase="startup"), cpu_s=polling(usual_s))
-    track, rules, kinds = new_track(0.0), Detection(), []
-    for at in range(600):
-        sample = poll(float(at))
-        track = advance(track, sample, rules)
-        kinds.append(verdict(track, sample, rules).kind)
+    kinds = [one.kind for one in judged(poll, 599)]
     if stays:
         first = kinds.index("suspect")
         assert first < 80
@@ -392,13 +377,8 @@ def test_what_a_look_costs_the_ranks_does_not_end_its_own_suspicion(
 ) -> None:
     """Only in the windows of the look, and only so much: work is seen then, and right after it."""
     ranks = (b.rank(phase="startup"), b.rank(11, 1, phase="startup"))
-    silence = silent(*ranks, cpu_s=cpu_s)
-    track, rules, kinds = new_track(0.0), Detection(), []
-    for at in range(130):
-        sample = silence(float(at))
-        sample = msgspec.structs.replace(sample, asked=asked and 100 <= at <= 102)
-        track = advance(track, sample, rules)
-        kinds.append(verdict(track, sample, rules).kind)
+    poll = silent(*ranks, cpu_s=cpu_s, asked=lambda at: asked and 100 <= at <= 102)
+    kinds = [one.kind for one in judged(poll, 129)]
     assert kinds[99] == "suspect"
     assert ("alive" not in kinds[100:]) == stays
 
@@ -506,7 +486,6 @@ def test_what_ends_a_step_is_no_work_of_the_silence(until: int, since: int) -> N
 def test_busy_is_maybe_a_live_lock_only_while_nothing_but_cpu_time_moves(
     poll: Poll, spins: bool
 ) -> None:
-    """And while all ranks are silent."""
     found = judge(poll, 1100)
     assert found.basis == "hard-budget"
     assert (found.spins_s > 900) is spins

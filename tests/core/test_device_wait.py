@@ -19,14 +19,7 @@ from watchdog_train.core.actions import StartEvidence
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model import EvidenceResult, Patience, PatienceRow, Phase, Sample
-from watchdog_train.core.model.gpu import (
-    DeviceLook,
-    GpuDevice,
-    GpuProcess,
-    GpuReading,
-    GpuStill,
-    GpuUse,
-)
+from watchdog_train.core.model import gpu as g
 from watchdog_train.core.policy import Detection, Policy
 from watchdog_train.core.policy.limits import DeviceWaits
 from watchdog_train.core.replay import Replay, unseen
@@ -36,13 +29,13 @@ from watchdog_train.report.why_text import why_text
 replace = msgspec.structs.replace
 LIMITS = DeviceWaits()
 HANGS_AT = 200.0
-WORKS = GpuUse(util=80.0, power=0.6, draw=0.6)
-SPINS = GpuUse(util=100.0, power=0.18, draw=0.18, still=GpuStill(runs=True, power=0.18))
-IDLE = GpuUse(util=0.0, power=0.1, draw=0.1, still=GpuStill())
+WORKS = g.GpuUse(util=80.0, power=0.6, draw=0.6)
+SPINS = g.GpuUse(util=100.0, power=0.18, draw=0.18, still=g.GpuStill(runs=True, power=0.18))
+IDLE = g.GpuUse(util=0.0, power=0.1, draw=0.1, still=g.GpuStill())
 USERS = Policy(detection=Detection(stall_timeout_s=400))
 
 
-def lacking(*lacks: Any, **changes: Any) -> GpuUse:
+def lacking(*lacks: Any, **changes: Any) -> g.GpuUse:
     assert SPINS.still is not None
     return replace(SPINS, still=replace(SPINS.still, lacks=lacks, **changes))
 
@@ -53,7 +46,7 @@ class Job:
 
     gpu: Any = SPINS
     """As it stands still; or by the seconds since then."""
-    own: GpuUse = WORKS
+    own: g.GpuUse = WORKS
     cpu: float = 1.0
     io: float = 0.0
     tcp: float = 0.0
@@ -86,7 +79,7 @@ class Job:
         if found.device is None or found.age_s < LIMITS.first_sample_s:
             return result
         self.looks.append(at)
-        device = DeviceLook(
+        device = g.DeviceLook(
             stands=self.stands(at), waits=self.waits, others_cpu_s=self.others_cpu * at
         )
         return replace(result, device=device)
@@ -168,7 +161,7 @@ NEVER: dict[str, dict[str, Any]] = {
     "a core is busy beside a working GPU": {"gpu": WORKS},
     "it works now and then": {"gpu": lambda silent: WORKS if silent % 100 < 3 else SPINS},
     "it worked once in the silence": {"gpu": lambda silent: WORKS if 60 < silent < 63 else SPINS},
-    "power of a kernel that works": {"gpu": replace(SPINS, still=GpuStill(runs=True, power=0.3))},
+    "power of a kernel that works": {"gpu": replace(SPINS, still=g.GpuStill(runs=True, power=0.3))},
     "power as in its own steps": {"own": replace(WORKS, draw=0.2)},
     "power unknown": {"gpu": lacking("power", power=None)},
     "power of its own steps unknown": {"own": replace(WORKS, draw=None)},
@@ -202,7 +195,6 @@ NEVER: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", NEVER)
 def test_what_may_be_healthy_is_never_a_stall(name: str) -> None:
-    """One condition is missing, and everything else is as in a stall."""
     job = Job(**NEVER[name]).run()
     assert job.stall is None
 
@@ -228,7 +220,6 @@ def test_native_stacks_are_taken_once_a_minute_of_a_silent_job(name: str) -> Non
 
 
 def test_what_is_missing_is_named() -> None:
-    """With the notice at the limit of a busy silence."""
     job = Job(gpu=lacking("power", power=None)).run()
     sample = job.sample(job.now + 1)
     found = job.replay.judge(sample)
@@ -241,46 +232,40 @@ def test_what_is_missing_is_named() -> None:
     assert said.endswith("; to call it a stall, wtrain lacks: power")
 
 
-def device(index: int, pid: int, util: float = 100.0, watts: float = 126.0) -> GpuDevice:
-    return GpuDevice(
+def device(index: int, pid: int, util: float = 100.0, watts: float = 126.0) -> g.GpuDevice:
+    return g.GpuDevice(
         index=index,
         util=util,
         power_w=watts,
         power_limit_w=700.0,
         pcie_bytes_s=1e5,
-        processes=(GpuProcess(pid=pid),),
+        processes=(g.GpuProcess(pid=pid),),
     )
 
 
-def seen(*devices: GpuDevice, foreign: bool = False, ranks: int = 1) -> GpuUse:
-    reading = GpuReading(devices=devices, rdma_bytes_s=0.0, foreign_pids=foreign)
+def still(*devices: g.GpuDevice, foreign: bool = False, ranks: int = 1) -> g.GpuStill | None:
+    reading = g.GpuReading(devices=devices, rdma_bytes_s=0.0, foreign_pids=foreign)
     use = job_use(reading, {1, 2}, ranks=ranks)
-    assert use is not None
-    return use
+    return use.still
 
 
 def test_all_devices_of_a_job_have_to_wait() -> None:
     """One GPU of two that works is work; of a stranger's none is known."""
-    assert seen(device(0, 1), device(1, 2, util=40.0)).still is None
-    both = seen(device(0, 1), device(1, 2, util=0.0, watts=70.0))
-    assert both.still == GpuStill(runs=True, power=0.18, bytes_s=1e5)
-    assert both.draw == pytest.approx(0.14)
-    hot = seen(device(0, 1), device(1, 2, watts=600.0)).still
-    assert hot is not None
-    assert hot.power == pytest.approx(0.857)
-    crowd = replace(device(0, 1), processes=(GpuProcess(pid=1), GpuProcess(pid=9)))
-    told = seen(crowd, device(1, 2)).still
-    assert told is not None
-    assert told.lacks == ("GPUs-of-its-own",)
+    assert still(device(0, 1), device(1, 2, util=40.0)) is None
+    both = g.GpuReading(devices=(device(0, 1), device(1, 2, util=0.0, watts=70.0)))
+    use = job_use(msgspec.structs.replace(both, rdma_bytes_s=0.0), {1, 2}, ranks=1)
+    assert use.still == g.GpuStill(runs=True, power=0.18, bytes_s=1e5)
+    assert use.draw == pytest.approx(0.14)
+    assert still(device(0, 1), device(1, 2, watts=600.0)).power == pytest.approx(0.857)
+    crowd = replace(device(0, 1), processes=(g.GpuProcess(pid=1), g.GpuProcess(pid=9)))
+    assert still(crowd, device(1, 2)).lacks == ("GPUs-of-its-own",)
 
 
 def test_in_a_container_more_processes_than_ranks_are_somebody_elses() -> None:
     """The driver's pids are those of the machine."""
     busy = [replace(device(n, 70 + n), memory_used_bytes=8 << 30) for n in range(2)]
-    alone, crowded = (seen(*busy, foreign=True, ranks=ranks).still for ranks in (2, 1))
-    assert alone is not None
-    assert crowded is not None
-    assert (alone.lacks, crowded.lacks) == ((), ("GPUs-of-its-own",))
+    lacks = [still(*busy, foreign=True, ranks=ranks).lacks for ranks in (2, 1)]
+    assert lacks == [(), ("GPUs-of-its-own",)]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +279,4 @@ def test_in_a_container_more_processes_than_ranks_are_somebody_elses() -> None:
     ],
 )
 def test_a_device_that_does_not_tell(changes: dict[str, Any], lack: str) -> None:
-    """What is unknown is named."""
-    still = seen(replace(device(0, 1), **changes)).still
-    assert still is not None
-    assert lack in still.lacks
+    assert lack in still(replace(device(0, 1), **changes)).lacks

@@ -9,13 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from watchdog_train.cli import main
-from watchdog_train.core.diagnosis.facts import (
-    CollectiveFact,
-    Evidence,
-    HostFacts,
-    LogText,
-    ProcessEvidence,
-)
+from watchdog_train.core.diagnosis import facts as f
 from watchdog_train.core.diagnosis.stacks import Frame, ThreadStack
 from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.model.explanation import Silence
@@ -60,13 +54,13 @@ def evidence_of(case, shift=0):
         if "wait" in entry:
             entry["wait"] = msgspec.convert(entry["wait"], Wait)
         how = entry.pop("how", "py-spy" if threads else None)
-        processes.append(ProcessEvidence(start=1, threads=threads, how=how, **entry))
+        processes.append(f.ProcessEvidence(start=1, threads=threads, how=how, **entry))
     end = case.get("exit")
     status = None
     if end:
         status = ExitStatus(code=end.get("code"), signal=end.get("signal"), how_known="keeper")
-    logs = (LogText(source="output.log", lines=tuple(case["log"])),) if "log" in case else ()
-    return Evidence(why=case["why"], processes=tuple(processes), logs=logs, exit=status)
+    logs = (f.LogText(source="output.log", lines=tuple(case["log"])),) if "log" in case else ()
+    return f.Evidence(why=case["why"], processes=tuple(processes), logs=logs, exit=status)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -90,11 +84,10 @@ def test_hand_written_evidence_gets_the_family_it_was_written_for(path):
 
 
 def test_a_line_that_looks_like_a_placeholder_is_only_text():
-    """What the training prints is filled in, never parsed."""
     line = "CUDA out of memory {others} {who.__class__}"
-    host = HostFacts(gpu_others=("alice",))
-    logs = (LogText(source="o", lines=(line,)),)
-    text = because(judge(Evidence(why="crash", logs=logs, host=host)))
+    host = f.HostFacts(gpu_others=("alice",))
+    logs = (f.LogText(source="o", lines=(line,)),)
+    text = because(judge(f.Evidence(why="crash", logs=logs, host=host)))
     assert line in text
     assert "alice" in text
 
@@ -120,7 +113,7 @@ def two_ranks(main, **of_rank_1):
 def behind(rank):
     """What two ranks recorded, one of which has begun a collective less."""
     return tuple(
-        CollectiveFact(rank=one, seq=7 - (one == rank), last_enqueued=7 - (one == rank))
+        f.CollectiveFact(rank=one, seq=7 - (one == rank), last_enqueued=7 - (one == rank))
         for one in (0, 1)
     )
 
@@ -163,7 +156,7 @@ def test_a_holder_of_the_interpreter_lock_that_waits_for_a_native_lock():
     assert (found.family, found.root.who.rank) == ("rank-left-early", 1)
 
 
-def granted(evidence: Evidence) -> str:
+def granted(evidence: f.Evidence) -> str:
     chains = Chains(evidence)
     return patience_of(chains, silence=Silence(), limits=WaitLimits()).row
 
@@ -189,7 +182,7 @@ def test_a_rank_that_exchanges_is_not_the_one_that_hangs():
 
 
 def test_no_evidence_at_all_is_not_known():
-    evidence = Evidence(why="stall")
+    evidence = f.Evidence(why="stall")
     assert (judge(evidence).family, granted(evidence)) == (None, "unknown")
 
 
@@ -259,7 +252,7 @@ def test_ranks_in_different_collectives_are_proof_only_if_all_are_seen(size, pat
 def test_a_line_about_the_network_is_no_proof_of_a_hang():
     """What libraries retry by themselves names a cause, and leaves them the time to do so."""
     line = "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='huggingface.co', port=443)"
-    evidence = Evidence(why="stall", logs=(LogText(source="o", lines=("start", line)),))
+    evidence = f.Evidence(why="stall", logs=(f.LogText(source="o", lines=("start", line)),))
     assert judge(evidence).family == "hub-download"
     assert granted(evidence) == "unknown"
 
@@ -281,10 +274,10 @@ def test_what_cannot_be_judged_is_refused_in_words(tmp_path, capsys, content, re
 
 def test_where_no_stack_could_be_taken_the_reason_is_the_answer():
     """Advice to take stacks would be of no use to somebody who has just tried."""
-    process = ProcessEvidence(
+    process = f.ProcessEvidence(
         pid=7, start=3, ppid=1, role="other", name="sh", why_not="not a Python process (sh)"
     )
-    found = judge(Evidence(why="manual", processes=(process,)))
+    found = judge(f.Evidence(why="manual", processes=(process,)))
     assert found.family is None
     assert what_happened(found) == (
         "sh (pid 7) is standing still. What it waits for could not be read."
@@ -294,10 +287,10 @@ def test_where_no_stack_could_be_taken_the_reason_is_the_answer():
 @pytest.mark.parametrize(
     ("host", "families"),
     [
-        (HostFacts(), {"oom-killer"}),
-        (HostFacts(oom_kills=3), {"oom-killer"}),
-        (HostFacts(oom_kills=1, oom_since_start=True), {"oom-killer"}),
-        (HostFacts(oom_kills=0, oom_since_start=True), {None, "unknown"}),
+        (f.HostFacts(), {"oom-killer"}),
+        (f.HostFacts(oom_kills=3), {"oom-killer"}),
+        (f.HostFacts(oom_kills=1, oom_since_start=True), {"oom-killer"}),
+        (f.HostFacts(oom_kills=0, oom_since_start=True), {None, "unknown"}),
     ],
     ids=["not counted", "counted for ever", "counted", "counted, and none"],
 )
@@ -316,7 +309,7 @@ def test_memory_that_somebody_else_holds_is_no_want_of_ours(others):
     """Smaller batches are no answer to a neighbour: his name is, and another try first."""
     log = ["torch.OutOfMemoryError: CUDA out of memory."]
     evidence = evidence_of({"why": "crash", "processes": [], "log": log, "exit": {"code": 1}})
-    evidence = msgspec.structs.replace(evidence, host=HostFacts(gpu_others=others))
+    evidence = msgspec.structs.replace(evidence, host=f.HostFacts(gpu_others=others))
     found = judge(evidence)
     remedies = [remedy.name for remedy in found.remedies]
     assert found.family == "cuda-oom"

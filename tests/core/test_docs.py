@@ -99,7 +99,6 @@ COMMANDS = [(named(block), words) for block in blocks("sh") for words in command
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=named)
 def test_shell_blocks_are_shell(block: Block) -> None:
-    """Every sh block is right for a POSIX shell."""
     shell = shutil.which("sh")
     assert shell is not None
     done = run_command([shell, "-n"], input=block.text, timeout_s=30, code=None)
@@ -108,7 +107,6 @@ def test_shell_blocks_are_shell(block: Block) -> None:
 
 @pytest.mark.parametrize(("place", "words"), COMMANDS, ids=[place for place, _ in COMMANDS])
 def test_commands_of_the_pages_exist(place: str, words: list[str]) -> None:
-    """Every wtrain command with its options is understood by the command line."""
     whole = group.build_group()
     command: click.Command | None = whole
     name = "wtrain"
@@ -161,14 +159,12 @@ def test_python_blocks_run(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=named)
 def test_yaml_blocks_are_valid(block: Block, tmp_path: Path) -> None:
-    """A settings file of the pages has no mistake."""
     path = tmp_path / "given.yaml"
     path.write_text(block.text)
     assert load(path).policy != Policy()
 
 
 def test_remedies_in_commands_of_the_pages_are_known() -> None:
-    """Whoever types a line of a page is not refused for a name in it."""
     flags = {"--with", "--without", "--allow"}
     known = {*available(), "training", "device", "execution"}
     named = [
@@ -184,14 +180,12 @@ def test_remedies_in_commands_of_the_pages_are_known() -> None:
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib came with 3.11")
 @pytest.mark.parametrize("block", blocks("toml"), ids=named)
 def test_toml_blocks_are_valid(block: Block) -> None:
-    """Every toml block can be read."""
     import tomllib
 
     assert tomllib.loads(block.text)
 
 
 def test_blocks_say_what_they_are() -> None:
-    """A block in a language that nobody checks is a mistake."""
     known = {"", "text", "sh", "python", "yaml", "toml"}
     for page in PAGES:
         languages = {match[1] for match in FENCE.finditer(page.read_text("utf-8"))}
@@ -209,7 +203,6 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every link between pages names a file and a heading that exist."""
     for target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
         if re.match(r"https?:", target):
             continue
@@ -223,19 +216,16 @@ def test_links_lead_somewhere(page: Path) -> None:
     "page", [*PAGES, *sorted(CAPTURE.RECORDED.iterdir())], ids=lambda p: p.name
 )
 def test_no_path_of_a_machine(page: Path) -> None:
-    """No page and no recording names a directory of the machine that it was written on."""
     assert MACHINE_PATH.findall(page.read_text("utf-8")) == []
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:
-    """A page that nobody links to is not read."""
     linked = set(LINK.findall(README.read_text("utf-8")))
     for page in PAGES[1:]:
         assert str(page.relative_to(REPOSITORY)) in linked
 
 
 def test_generated_pages_are_current() -> None:
-    """Commands, remedies, families, settings and events are as the code says."""
     made = script("generate_docs").pages()
     names = {path.name for path in made}
     assert names >= {"cli.md", "remedies.md", "families.md", "config.md", "events.md"}
@@ -244,7 +234,6 @@ def test_generated_pages_are_current() -> None:
 
 
 def test_exit_codes_of_the_readme_are_those_of_the_code() -> None:
-    """The short table and the generated one name the same codes."""
     row = re.compile(r"^\| (\d+|the child's) \|", re.MULTILINE)
     page = (REPOSITORY / "docs" / "cli.md").read_text("utf-8")
     assert row.findall(README.read_text("utf-8")) == row.findall(page)
@@ -296,7 +285,6 @@ def test_recorded_status_is_told_in_todays_words() -> None:
 
 
 def test_files_of_the_readme_are_files_of_a_run() -> None:
-    """Each file that the README names is one that the recorded run has left."""
     listing = README.read_text("utf-8").partition("<!-- files -->")[2].partition("<!-- /files")[0]
     names = re.findall(r"^  (\S+) ", listing, re.MULTILINE)
     left = CAPTURE.FILES.read_text("utf-8").split()

@@ -15,7 +15,6 @@ from watchdog_train.system.portable import PortableSystem
 
 
 def test_who_holds_gpu_memory_is_named() -> None:
-    """Pid, command and user; a container tells nobody."""
     device = GpuDevice(
         index=0,
         name="H100",
@@ -34,7 +33,6 @@ def test_who_holds_gpu_memory_is_named() -> None:
 
 
 def test_the_first_line_says_what_nobody_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the platform is one that is only written for."""
     assert "nobody has run here: GPUs" in doctor.never_run(PortableSystem()).says
     monkeypatch.setattr(sys, "platform", "darwin")
     check = doctor.never_run(PortableSystem())
@@ -54,7 +52,6 @@ def test_the_first_line_says_what_nobody_has_run(monkeypatch: pytest.MonkeyPatch
 def test_the_preset_that_fits_is_named(
     system: str, processor: str, preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the line to paste, where it is not what a run has anyway."""
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr("platform.machine", lambda: processor)
     says = doctor.preset().says
@@ -62,7 +59,6 @@ def test_the_preset_that_fits_is_named(
 
 
 def test_a_directory_that_is_not_there_fails(tmp_path: Path) -> None:
-    """A save would end the training."""
     check = doctor.disk(PortableSystem(), tmp_path / "nowhere")
     assert check.status == "failure"
     assert "--checkpoints" in str(check.mend)

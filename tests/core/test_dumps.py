@@ -169,7 +169,6 @@ def test_a_crash_is_never_a_standstill():
 
 
 def test_a_dump_says_whose_it_is():
-    """Process, version, threads and who holds the interpreter lock."""
     dump = dumps(PY_SPY)[0]
     assert (dump.pid, dump.command) == (812, ("python", "-u", "train.py", "--lr", "1e-4"))
     assert [thread.owns_gil for thread in dump.threads] == [True, False]
@@ -219,7 +218,6 @@ def test_processes_are_told_apart_and_put_together():
     ],
 )
 def test_prefixes_come_off_a_line(raw, rank, clock, text):
-    """Launchers, clusters and loggers write in front of what matters."""
     line = read_line(raw)
     assert (line.rank, line.clock, line.text) == (rank, clock, text)
 
@@ -239,7 +237,6 @@ def test_prefixes_come_off_a_line(raw, rank, clock, text):
     ],
 )
 def test_lines_of_progress_are_recognised(text, progress):
-    """Bars, trainers and hand-written loops."""
     found = progress_of(text)
     assert (found[1] if found else None) == progress
 

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -107,7 +107,6 @@ def disk(monkeypatch: pytest.MonkeyPatch, path: Path, opened: EventLog) -> Itera
 
 
 def test_events_are_numbered_stamped_and_returned_as_read(opened: EventLog, path: Path) -> None:
-    """append() returns exactly what a reader will see, numbered from 1 and stamped."""
     returned = [opened.append(event, 3) for event in (LIFECYCLE, OTHER, SAMPLE)]
     assert opened.close(5.0)
     assert list(read_events(path).events) == returned
@@ -149,7 +148,6 @@ def test_one_write_per_line(opened: EventLog, path: Path, monkeypatch: pytest.Mo
 
 
 def test_no_place_for_spilled_events_is_left(tmp_path: Path) -> None:
-    """Neither the run's own folder nor, after the last run, the one above it."""
     place = tmp_path / "runtime" / "wtrain-0-spill" / "run"
     place.mkdir(parents=True)
     EventLog.open(tmp_path / "events.jsonl", spill_dir=place).close(5.0)
@@ -157,7 +155,6 @@ def test_no_place_for_spilled_events_is_left(tmp_path: Path) -> None:
 
 
 def test_numbers_go_on_after_adoption(opened: EventLog, path: Path, spill: Path) -> None:
-    """A second supervisor's first event follows the last one without a gap."""
     opened.append(LIFECYCLE, 1)
     opened.append(OTHER, 1)
     assert opened.close(5.0)
@@ -171,7 +168,6 @@ def test_numbers_go_on_after_adoption(opened: EventLog, path: Path, spill: Path)
 def test_a_torn_last_line_is_moved_aside_and_reported(
     opened: EventLog, path: Path, spill: Path
 ) -> None:
-    """The next supervisor cuts the torn line off, keeps it in a file of its own, and says so."""
     opened.append(LIFECYCLE, 1)
     opened.append(LIFECYCLE, 1)
     assert opened.close(5.0)
@@ -190,7 +186,6 @@ def test_a_torn_last_line_is_moved_aside_and_reported(
 
 
 def test_a_second_torn_line_gets_a_file_of_its_own(path: Path, spill: Path) -> None:
-    """No torn line overwrites an earlier one."""
     for number in (1, 2):
         with path.open("ab") as file:
             file.write(b'{"torn":%d' % number)
@@ -258,29 +253,18 @@ def test_an_event_of_another_version_is_refused_by_every_reader(
             EventLog.open(path, spill_dir=spill)
 
 
-def test_a_log_whose_last_whole_line_is_damaged_is_not_continued(path: Path, spill: Path) -> None:
-    """A new supervisor does not append to a log whose numbering it cannot tell."""
-    path.write_bytes(b"no event\n")
-    with pytest.raises(WtrainError) as caught:
-        EventLog.open(path, spill_dir=spill)
-    assert caught.value.reference == "event-log-corrupt"
-
-
-def test_too_large_a_log_is_refused(path: Path, spill: Path) -> None:
-    """Neither a reader nor a writer takes more than a gigabyte."""
-    with path.open("wb") as file:
-        file.truncate(MAX_LOG_BYTES + 1)
-    for attempt in (lambda: read_events(path), lambda: EventLog.open(path, spill_dir=spill)):
+def test_a_log_that_is_damaged_too_large_or_missing_is_refused(path: Path, spill: Path) -> None:
+    def reason(use: Callable[..., object], **how: object) -> str:
         with pytest.raises(WtrainError) as caught:
-            attempt()
-        assert caught.value.reference == "event-log-too-large"
+            use(path, **how)
+        return caught.value.reference
 
-
-def test_no_log_is_an_error_of_its_own(path: Path) -> None:
-    """A directory without a log is not an empty run."""
-    with pytest.raises(WtrainError) as caught:
-        read_events(path)
-    assert caught.value.reference == "event-log-missing"
+    assert reason(read_events) == "event-log-missing"
+    path.write_bytes(b"no event\n")
+    assert reason(EventLog.open, spill_dir=spill) == "event-log-corrupt"
+    os.truncate(path, MAX_LOG_BYTES + 1)
+    assert reason(read_events) == "event-log-too-large"
+    assert reason(EventLog.open, spill_dir=spill) == "event-log-too-large"
 
 
 def test_a_full_disk_neither_raises_nor_loses(
@@ -393,7 +377,6 @@ def test_close_on_a_stuck_disk_returns_and_leaves_the_spill(
 
 
 def test_a_spill_that_does_not_follow_the_log_is_put_aside(path: Path, spill: Path) -> None:
-    """A stale spill file never gets between the lines of a log."""
     stale = e.encode(msgspec.structs.replace(LIFECYCLE, seq=7)) + b"\n"
     (spill / SPILL_FILE).write_bytes(stale)
     log = EventLog.open(path, spill_dir=spill)
@@ -469,7 +452,6 @@ def fill(file: IO[bytes]) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs")
 def test_a_real_full_file_system(tmp_path: Path, spill: Path) -> None:
-    """A tmpfs of 64 KiB fills up, the log falls behind, room comes back, nothing is lost."""
     with small_disk(tmp_path / "small", "64k") as mount:
         path, filler = mount / "events.jsonl", mount / "filler"
         log = EventLog.open(path, spill_dir=spill)
@@ -498,7 +480,6 @@ def test_other_writing_is_done_beside_and_before_the_end(opened: EventLog) -> No
 
 
 def test_other_writing_never_makes_anybody_wait(opened: EventLog) -> None:
-    """While the disk hangs some of it waits, and the rest is refused at once."""
     free = threading.Event()
     assert opened.beside(lambda: bool(free.wait(30.0)))
     answers = [opened.beside(lambda: None) for _ in range(event_log.MAX_BESIDE + 2)]

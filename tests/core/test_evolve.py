@@ -64,7 +64,6 @@ def test_restarts_are_counted_since_the_last_newer_step(
 
 
 def test_a_new_attempt_forgets_the_silence_of_the_last() -> None:
-    """Suspicion, notices, kill and members belong to an attempt."""
     state = b.running(
         e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=1.0, why=said("")),
         e.Noticed(kind="keeper", pids=(9,), why=said("")),
@@ -94,13 +93,11 @@ def test_after_a_stall_that_kills_nobody_the_run_goes_on(event: e.AnyEvent, back
 
 
 def test_a_manual_bundle_changes_nothing_else() -> None:
-    """Neither the state of the run nor its last stall."""
     state = b.running(b.collecting(why="manual"))
     assert (state.state, state.last_stall) == ("running", None)
 
 
 def test_a_crash_bundle_is_collected_too() -> None:
-    """The attempt knows it."""
     state = b.running(b.exited(3), b.collecting(why="crash"))
     assert state.state == "collecting"
     assert attempt(state).crash_id == "0001"
@@ -126,7 +123,6 @@ def test_a_second_request_shortens_the_way_and_keeps_the_code() -> None:
 
 
 def test_an_adoption_gives_a_stage_its_time_again() -> None:
-    """Its signals may not have been sent."""
     state = evolve(b.running(b.stall(), TERM), at(500.0, adopted()))
     assert state.kill.stage_mono == 500.0
     assert state.supervisor == ProcessId(2, 2)

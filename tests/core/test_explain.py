@@ -149,7 +149,6 @@ ALONE = {
 
 @pytest.mark.parametrize("name", ALONE)
 def test_one_process_and_its_object(name):
-    """Who does what, on what, since when, where: one sentence, and one on the object."""
     stack, facts, doing, where, more = ALONE[name]
     found, words = told(process(10, *stack, **facts), since_s=41.0)
     sentence = f"rank 0 (pid 10) has been {doing} for 41 s in {where} (train.py:9). {more}"
@@ -205,7 +204,6 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_a_rank_that_is_elsewhere_is_the_root_of_those_that_wait_for_their_gpus(where):
-    """By its frames. The others are its victims, and never blamed."""
     found, words = told(
         *map(waits_for_its_gpu, (0, 2, 3)), ELSEWHERE[where], world_size=4, since_s=300.0
     )
@@ -316,7 +314,6 @@ CHAINS = {
 
 @pytest.mark.parametrize("name", CHAINS)
 def test_the_chain_ends_at_the_one_who_is_waited_for(name):
-    """The root is named with its wait; everybody on the way is a victim."""
     processes, root, doing, victims, words = CHAINS[name]
     found, text = told(*processes)
     assert found.root is not None
@@ -327,7 +324,6 @@ def test_the_chain_ends_at_the_one_who_is_waited_for(name):
 
 
 def test_ranks_in_different_collectives_are_a_deadlock():
-    """Each waits for the other; where a rank was not seen, nothing is called proven."""
     broadcast = (REDUCE[0].replace("all_reduce", "broadcast"), *REDUCE[1:])
     both = (process(10, *REDUCE), other(11, 1, *broadcast))
     found, words = told(*both)
@@ -491,7 +487,6 @@ FIFO_RANK = process(10, "wait (threading.py:1)", *MAIN, wait=FIFO, how="py-spy n
     ],
 )
 def test_a_family_never_contradicts_what_was_observed(given, families):
-    """Nor is anything recommended that has no grounds."""
     evidence = evidence_of({"why": "stall", "processes": [given]})
     found = judge(evidence)
     assert found.family in families
@@ -499,7 +494,6 @@ def test_a_family_never_contradicts_what_was_observed(given, families):
 
 
 def test_a_full_shared_memory_is_a_ground_of_its_own():
-    """The fact names the remedy, whatever the family."""
     evidence = evidence_of({"why": "stall", "processes": [process(10, *MAIN, wait=FIFO)]})
     full = msgspec.structs.replace(evidence, host=HostFacts(shm_used_share=0.99))
     found = judge(full)
@@ -526,7 +520,6 @@ _PROCESS = st.builds(
 )
 @settings(max_examples=150, deadline=None)
 def test_it_is_total_and_blames_no_victim(processes, why, world_size):
-    """Whatever was collected gives sentences; nobody who is a victim is named as the root."""
     evidence = evidence_of({"why": why, "processes": processes})
     found = judge(msgspec.structs.replace(evidence, world_size=world_size))
     assert all(sentences(found))
@@ -541,7 +534,6 @@ def test_it_is_total_and_blames_no_victim(processes, why, world_size):
 
 
 def test_nothing_at_all():
-    """No process, no exit status: that is said, and nothing else."""
     found = judge(Evidence(why="stall"))
     assert sentences(found) == ("Nothing in the evidence tells who stands still.",)
 
@@ -640,7 +632,6 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_how_a_rank_ended(name):
-    """Who killed it, or what it raised, where, at which step."""
     end, expected = ENDS[name]
     root = x.Standstill(who=x.Who(pid=11, role="rank", rank=1), doing=end, step=25)
     found = x.Explanation(kind="crash", root=root)
@@ -648,7 +639,6 @@ def test_how_a_rank_ended(name):
 
 
 def test_a_process_without_a_line_of_its_own_shows_its_command():
-    """And whoever waits for it the line that does."""
     _, words = told(
         process(10, "wait (subprocess.py:1)", *MAIN,
                 wait={"wait": "child", "children": [{"pid": 30, "start": 1}]}),

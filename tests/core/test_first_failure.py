@@ -6,30 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.test_diagnose import evidence_of
+from watchdog_train.core import model as m
+from watchdog_train.core.diagnosis import facts as f
 from watchdog_train.core.diagnosis.collectives import not_come
 from watchdog_train.core.diagnosis.crash import crash_of
-from watchdog_train.core.diagnosis.facts import (
-    EndFact,
-    Evidence,
-    HostFacts,
-    LogText,
-    ProcessEvidence,
-)
 from watchdog_train.core.diagnosis.log_lines import read_line
-from watchdog_train.core.model import (
-    CodePlace,
-    CrashFact,
-    ExceptionFact,
-    ExitStatus,
-    Member,
-    RankEnd,
-    SaveRecord,
-)
 from watchdog_train.evidence.full_disk import full_disk
 from watchdog_train.explain.judge import judge
 from watchdog_train.report.explanation_text import crash_words, sentences
 
-NO_KILL = HostFacts(oom_kills=0, oom_since_start=True)
+NO_KILL = f.HostFacts(oom_kills=0, oom_since_start=True)
 TORCHRUN = (
     "E1105 elastic/api.py:882] failed (exitcode: -9) local_rank: 1 (pid: 11) of binary: python3",
     "Traceback (most recent call last):",
@@ -40,8 +26,10 @@ TORCHRUN = (
 
 def gone(rank, at_unix, *, pid=None, **how):
     pid = 10 + rank if pid is None else pid
-    end = RankEnd(pid=pid, start=1, rank=rank, world_size=4, step=25, phase="train", at=0.0, **how)
-    return ProcessEvidence(
+    end = m.RankEnd(
+        pid=pid, start=1, rank=rank, world_size=4, step=25, phase="train", at=0.0, **how
+    )
+    return f.ProcessEvidence(
         pid=pid,
         start=1,
         ppid=9,
@@ -49,17 +37,17 @@ def gone(rank, at_unix, *, pid=None, **how):
         rank=rank,
         state="X",
         why_not="it ended",
-        ended=EndFact(end=end, at_unix=at_unix),
+        ended=f.EndFact(end=end, at_unix=at_unix),
     )
 
 
 def crash(*processes, log=(), host=NO_KILL):
     """A launcher with exit code 1 whose ranks are gone."""
-    return Evidence(
+    return f.Evidence(
         why="crash",
         processes=processes,
-        logs=(LogText(source="output.log", lines=tuple(log)),),
-        exit=ExitStatus(code=1, signal=None, how_known="keeper"),
+        logs=(f.LogText(source="output.log", lines=tuple(log)),),
+        exit=m.ExitStatus(code=1, signal=None, how_known="keeper"),
         host=host,
     )
 
@@ -82,7 +70,7 @@ def test_a_rank_that_was_killed_where_the_kernel_counted_no_memory_kill():
 
 
 def test_the_same_kill_where_the_kernel_counted_one():
-    counted = HostFacts(oom_kills=1, oom_since_start=True)
+    counted = f.HostFacts(oom_kills=1, oom_since_start=True)
     ends = (gone(0, 101.0, signal=15), gone(1, 100.0, signal=9))
     family, rank, words = told(crash(*ends, host=counted))
     assert (family, rank) == ("oom-killer", 1)
@@ -143,25 +131,15 @@ def test_a_training_of_one_process_that_was_killed():
 def meeting(*absent, seen=(), world_size=None):
     """Rank 0 waits at the store; these are elsewhere."""
     store = ("_create_c10d_store (torch/distributed/rendezvous.py:1)", "main (train.py:1)")
-    processes = [{"pid": 10, "ppid": 1, "role": "rank", "rank": 0, "state": "S", "main": store}]
-    processes += [
-        {
-            "pid": 10 + rank,
-            "ppid": 1,
-            "role": "rank",
-            "rank": rank,
-            "state": "S",
-            "main": (f"warm_{rank} (prepare.py:{rank})", "main (train.py:1)"),
-        }
-        for rank in absent
-    ]
-    processes += [{**processes[0], "pid": 10 + rank, "rank": rank} for rank in seen]
-    evidence = evidence_of({"why": "stall", "processes": processes})
+    stacks = dict.fromkeys((0, *seen), store)
+    stacks |= {n: (f"warm_{n} (prepare.py:{n})", "main (train.py:1)") for n in absent}
+    alike = {"ppid": 1, "role": "rank", "state": "S"}
+    ranks = [{**alike, "pid": 10 + n, "rank": n, "main": main} for n, main in stacks.items()]
+    evidence = evidence_of({"why": "stall", "processes": ranks})
     return replace(evidence, world_size=world_size)
 
 
 def test_all_ranks_that_have_not_come_to_the_meeting_are_named():
-    """With their places, and with those of which nothing is seen on this machine."""
     family, rank, words = told(meeting(1, 3, seen=(2,), world_size=6))
     assert (family, rank) == ("store-rendezvous", None)
     assert "rank 1 (pid 11) is standing still in warm_1 (prepare.py:1)" in words
@@ -194,9 +172,9 @@ def test_who_did_not_come_by_what_the_others_print(printed, missing):
     assert not_come((read_line(line), None) for line in lines) == missing
 
 
-RAISED = ExceptionFact(type="RuntimeError", message="bad shape", source="hook", pid=10, at=100.0)
+RAISED = m.ExceptionFact(type="RuntimeError", message="bad shape", source="hook", pid=10, at=100.0)
 POINTS = replace(RAISED, message="a background worker has died")
-PRINTED = ExceptionFact(type="BadZipFile", message="no zip", source="output", at=99.0)
+PRINTED = m.ExceptionFact(type="BadZipFile", message="no zip", source="output", at=99.0)
 OF_CHILD = replace(PRINTED, source="hook", pid=77)
 CONSEQUENCES = {
     "it points to what another process printed": (POINTS, PRINTED, "BadZipFile"),
@@ -211,7 +189,6 @@ CONSEQUENCES = {
 
 @pytest.mark.parametrize("name", list(CONSEQUENCES))
 def test_the_first_exception_is_named_before_its_consequence(name):
-    """Also where a process that is no rank has raised it."""
     raised, other, expected = CONSEQUENCES[name]
     rank = replace(gone(0, 100.5, code=1), exception=raised)
     found = crash_of(crash_with(rank, exceptions=(other,)), (), gpu_shared=False)
@@ -228,7 +205,7 @@ def crash_with(*processes, **changes):
 def test_a_handled_exception_in_the_output_is_no_crash(at, expected):
     """One that is older than the last step was handled; `os._exit` tells nothing."""
     printed = replace(PRINTED, at=at)
-    logs = (LogText(source="stderr.log", lines=("BadZipFile: no zip", "KeyError: 'missing'")),)
+    logs = (f.LogText(source="stderr.log", lines=("BadZipFile: no zip", "KeyError: 'missing'")),)
     evidence = crash_with(
         gone(0, 101.0, code=7), exceptions=(printed,), progressed_at=100.0, logs=logs
     )
@@ -239,8 +216,8 @@ def test_a_handled_exception_in_the_output_is_no_crash(at, expected):
 
 def in_script(file, function="<module>", **changes):
     frames = (
-        CodePlace(file=file, line=9, function=function),
-        CodePlace(file="/w/codec.py", line=5, function="decode"),
+        m.CodePlace(file=file, line=9, function=function),
+        m.CodePlace(file="/w/codec.py", line=5, function="decode"),
     )
     return replace(PRINTED, frames=frames, **changes)
 
@@ -277,17 +254,17 @@ def test_a_traceback_that_a_helper_without_hooks_has_printed_comes_first(name):
     assert crash_words(found).startswith(f"{words}then rank 0 raised RuntimeError") is first
 
 
-WORKER = Member(pid=70, start=1, role="worker", rank=0, worker=1, ppid=10, name="python")
+WORKER = m.Member(pid=70, start=1, role="worker", rank=0, worker=1, ppid=10, name="python")
 
 
 def vanished(at, **how):
-    end = RankEnd(
+    end = m.RankEnd(
         pid=70, start=1, rank=0, world_size=None, step=None, phase="unknown", at=at, helper=WORKER,
         **how,
     )  # fmt: skip
-    return ProcessEvidence(
+    return f.ProcessEvidence(
         pid=70, start=1, ppid=10, role="worker", rank=0, worker=1, state="X",
-        ended=EndFact(end=end, at_unix=99.0),
+        ended=f.EndFact(end=end, at_unix=99.0),
     )  # fmt: skip
 
 
@@ -314,7 +291,7 @@ def test_a_line_that_is_only_quoted_names_no_cause():
     assert told(crash(rank, log=(line, "RuntimeError: bad shape", line)))[0] == "cuda-oom"
 
 
-SAVE = SaveRecord(path="/", format="torch", files={"a.pt": (1 << 62, 0)})
+SAVE = m.SaveRecord(path="/", format="torch", files={"a.pt": (1 << 62, 0)})
 DISKS = {
     "unexpected pos": ("RuntimeError", "unexpected pos 264704 vs 264592", "bytes"),
     "says it itself": ("OSError", "[Errno 28] No space left on device", "bytes"),
@@ -328,17 +305,16 @@ DISKS = {
 def test_a_save_that_fails_without_room_says_so(name, tmp_path):
     """Whatever the library says; an exception of the code has nothing to do with it."""
     kind, message, lacks = DISKS[name]
-    fact = ExceptionFact(type=kind, message=message, source="hook", saving=str(tmp_path / "a.pt"))
+    fact = m.ExceptionFact(type=kind, message=message, source="hook", saving=str(tmp_path / "a.pt"))
     found = full_disk(fact, SAVE, str(tmp_path))
     assert (found.lacks if found is not None else None) == lacks
     if found is not None:
-        told = crash_words(CrashFact(exception=fact, rank=0, disk=found))
+        told = crash_words(m.CrashFact(exception=fact, rank=0, disk=found))
         assert told.startswith(f"the disk is full at {tmp_path}/a.pt, ")
 
 
 def test_a_failed_write_with_room_is_no_full_disk(tmp_path):
-    """Nor is one outside of a save."""
-    fact = ExceptionFact(type="RuntimeError", message="unexpected pos", source="hook")
+    fact = m.ExceptionFact(type="RuntimeError", message="unexpected pos", source="hook")
     inside = replace(fact, saving=str(tmp_path / "a.pt"))
     assert full_disk(inside, None, str(tmp_path)) is None
     assert full_disk(fact, SAVE, str(tmp_path)) is None

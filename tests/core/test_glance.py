@@ -10,10 +10,7 @@ import msgspec
 from watchdog_train.cli import main
 from watchdog_train.core.diagnosis.facts import BundleVerdict, Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.places import evidence_fingerprint
-from watchdog_train.evidence.bundle import (
-    Bundle,
-    write_staged,
-)
+from watchdog_train.evidence.bundle import Bundle, write_staged
 from watchdog_train.evidence.dumps import dumps
 from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.evidence.joint import answer
@@ -58,7 +55,6 @@ def evidence(**files: str) -> Evidence:
 
 
 def test_everybody_is_on_one_line():
-    """Ranks at one place as a span, then the odd one, then its worker in the kernel."""
     files = {f"rank{rank}_pid{rank + 10}": dump(REDUCE) for rank in range(7)}
     files["rank7_pid17"] = dump(LOADER)
     files["rank7_worker3_pid90"] = dump("    open (ds.py:9)\n")

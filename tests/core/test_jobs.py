@@ -40,12 +40,7 @@ HYDRA = {
     "PMI_RANK": "1",
     "PMI_SIZE": "2",
 }
-TORCH = {
-    "RANK": "1",
-    "WORLD_SIZE": "2",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
-}
+TORCH = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 ALONE = {
     "nothing": {},

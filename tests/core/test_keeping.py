@@ -11,35 +11,28 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.checkpoint_samples import LEGACY, noted, torch_zip
+from tests.checkpoint_samples import LEGACY, look, noted, torch_zip
 from tests.core import builders as b
 from watchdog_train.checkpoints import copies
 from watchdog_train.checkpoints.copies import KeepRequest, RestoreRequest, keep, restore
 from watchdog_train.checkpoints.pickle_head import counters
 from watchdog_train.checkpoints.survey import SurveyRequest, survey
 from watchdog_train.core import events as e
+from watchdog_train.core import model as m
 from watchdog_train.core.actions import KeepCopy, Launch, Record, RestoreCopy, StartSurvey, Wait
 from watchdog_train.core.decide import decide
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import (
-    CheckpointFinding,
-    CheckpointRef,
-    KeepAnswer,
-    KeptCopy,
-    RestoreAnswer,
-    SaveRecord,
-    Survey,
-    said,
-)
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import keeping
 from watchdog_train.report.why_text import why_text
 
 
-def save(path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes: Any) -> SaveRecord:
-    record = SaveRecord(
+def save(
+    path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes: Any
+) -> m.SaveRecord:
+    record = m.SaveRecord(
         path=path,
         format="torch",
         step=at,
@@ -49,7 +42,7 @@ def save(path: str = "/out/ckpt.pt", *, at: int = 5, size: int = 100, **changes:
     return replace(record, **changes)
 
 
-def decided(state: State, *saves: SaveRecord, at: float = 100.0, **seen: Any) -> Any:
+def decided(state: State, *saves: m.SaveRecord, at: float = 100.0, **seen: Any) -> Any:
     changes = {"saves_begun": 1, "saves_ended": 1} | seen.pop("slot", {})
     poll = b.sample(at, b.rank(words=3, **changes))
     recovery = Recovery(**seen.pop("recovery", {}))
@@ -58,7 +51,7 @@ def decided(state: State, *saves: SaveRecord, at: float = 100.0, **seen: Any) ->
 
 
 def kept(at: float, mono: float, seconds: float = 1.0) -> State:
-    one = KeptCopy(
+    one = m.KeptCopy(
         path="/out/ckpt.pt", copy="/r/ckpt.pt", format="torch", step=1, saved_at=at, seconds=seconds
     )
     return replace(b.running(), kept=(one,), kept_mono=mono)
@@ -80,7 +73,7 @@ def kept(at: float, mono: float, seconds: float = 1.0) -> State:
         ((save(),), {"running": frozenset({"keep"})}),
     ],
 )
-def test_when_nothing_is_copied(saves: tuple[SaveRecord, ...], seen: dict[str, Any]) -> None:
+def test_when_nothing_is_copied(saves: tuple[m.SaveRecord, ...], seen: dict[str, Any]) -> None:
     """Where there will be another file, where it is switched off, and never in a save."""
     assert decided(b.running(), *saves, **seen) is None
 
@@ -105,14 +98,14 @@ RENAMED = save("/out/now.part/ckpt.pt", at=5)
         (kept(9.0, 30.0), (save(at=9),), False),  # that one is kept already
     ],
 )
-def test_which_save_is_copied(state: State, saves: tuple[SaveRecord, ...], copied: bool) -> None:
+def test_which_save_is_copied(state: State, saves: tuple[m.SaveRecord, ...], copied: bool) -> None:
     """The newest of a file that is overwritten in place."""
     assert decided(state, *saves) == (KeepCopy(save=saves[-1]) if copied else None)
 
 
 def test_an_answer_is_recorded_and_remembered() -> None:
     """A failure too, and then it is left alone for a while."""
-    good = KeepAnswer(path="/o/a.pt", copy="/r/a.pt", format="torch", step=3, saved_at=5.0)
+    good = m.KeepAnswer(path="/o/a.pt", copy="/r/a.pt", format="torch", step=3, saved_at=5.0)
     told = decided(b.running(), kept=good)
     assert told.consumes == ("keep",)
     other = b.running(*told.events, *decided(
@@ -129,14 +122,16 @@ def test_an_answer_is_recorded_and_remembered() -> None:
     assert decided(state, save(at=9), at=700.0) is not None
 
 
-def copied(tmp_path: Path, record: SaveRecord, earlier: KeptCopy | None = None) -> KeepAnswer:
+def copied(tmp_path: Path, record: m.SaveRecord, earlier: m.KeptCopy | None = None) -> m.KeepAnswer:
     copy = tmp_path / "run" / "kept" / "x" / os.path.basename(record.path)
     request = KeepRequest(save=record, copy=str(copy), out="", most_bytes=10**6, earlier=earlier)
     return keep(request)
 
 
-def surveyed(path: Path, record: SaveRecord, answer: KeepAnswer) -> list[tuple[str, bool | None]]:
-    one = msgspec.convert(answer, KeptCopy, from_attributes=True)
+def surveyed(
+    path: Path, record: m.SaveRecord, answer: m.KeepAnswer
+) -> list[tuple[str, bool | None]]:
+    one = msgspec.convert(answer, m.KeptCopy, from_attributes=True)
     request = SurveyRequest(
         directories=(str(path.parent),), saves=(record,), kept=(one,), settle_s=0.0
     )
@@ -212,8 +207,7 @@ def test_the_step_of_a_file_comes_from_the_file(tmp_path: Path) -> None:
     assert counters(str(path)) == {"step": 70_000, "epoch": 3}
     record = noted(path, step=7)
     path.write_bytes(checkpoint(global_step=50))
-    request = SurveyRequest(directories=(str(tmp_path),), saves=(record,), settle_s=0.0)
-    (found,) = survey(request).findings
+    (found,) = look(tmp_path, saves=(record,))
     assert (found.step, found.counters) == (50, {"global_step": 50})
     path.write_bytes(checkpoint()[:-40])
     assert counters(str(path)) == {}
@@ -226,8 +220,7 @@ def test_a_count_that_falls_within_an_attempt_proves_nothing(tmp_path: Path) -> 
     first = noted(path, step=7, counters={"step": 90}, attempt=1, t=1.0)
     for attempt, known in ((1, {}), (2, {"step": 20})):
         second = replace(first, counters={"step": 20}, attempt=attempt, t=2.0)
-        request = SurveyRequest(directories=(str(tmp_path),), saves=(first, second), settle_s=0.0)
-        (found,) = survey(request).findings
+        (found,) = look(tmp_path, saves=(first, second))
         assert found.counters == known
 
 
@@ -250,7 +243,7 @@ def test_a_kept_copy_gives_way_to_no_lower_step(
     assert copied(tmp_path, noted(path, step=7)).step == (50 if content else 7)
     path.write_bytes(checkpoint(**content) if content else torch_zip(b"new"))
     record = noted(path, step=noted_step)
-    earlier = KeptCopy(path="", copy="", format="torch", step=50, saved_at=0.0, attempt=1)
+    earlier = m.KeptCopy(path="", copy="", format="torch", step=50, saved_at=0.0, attempt=1)
     answer = copied(tmp_path, record, earlier)
     assert (answer.problem is None) is replaced, answer.problem
     assert (Path(answer.copy).read_bytes() == path.read_bytes()) is replaced
@@ -258,7 +251,7 @@ def test_a_kept_copy_gives_way_to_no_lower_step(
 
 def planned(path: str, *events: e.AnyEvent, **changes: Any) -> State:
     """Between two attempts: the next one resumes from this file."""
-    used = CheckpointRef(path=path, format="torch", step=9, how_checked="recorded", saved_at=5.0)
+    used = m.CheckpointRef(path=path, format="torch", step=9, how_checked="recorded", saved_at=5.0)
     plan = replace(b.plan(2), checkpoint=replace(used, **changes), resume_via="env")
     return b.running(b.exited(1), e.TreeGone(), e.PlanMade(plan=plan), *events, at=50.0)
 
@@ -274,7 +267,7 @@ def test_what_a_restart_may_write_over_is_kept_before_it_starts() -> None:
     action = before_launch(planned("/out/ckpt.pt"))
     assert (action.save.path, action.save.files) == ("/out/ckpt.pt", {})
     assert isinstance(before_launch(planned("/out/ckpt.pt"), running=frozenset({"keep"})), Wait)
-    failed = e.CheckpointNotKept(path="/out/ckpt.pt", why=said("full"))
+    failed = e.CheckpointNotKept(path="/out/ckpt.pt", why=m.said("full"))
     for state in (
         planned("/out/ckpt.pt", failed),
         planned("/out/ckpt", format="hf"),
@@ -298,22 +291,22 @@ def test_copies_are_kept_on_after_a_reboot() -> None:
     """The monotonic clock begins anew: the newest copy would seem to be of days ahead."""
     before = replace(kept(5.0, 1e6), keep_failed=True, boot_id="before")
     for event in (
-        e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why=said(""), mono=50.0),
+        e.Adopted(pid=1, start=1, boot_id="after", previous_pid=1, why=m.said(""), mono=50.0),
         e.Reopened(pid=1, start=1, boot_id="after", slot_dir=None, with_remedies=(), allow=(),
-                   why=said(""), mono=50.0),
+                   why=m.said(""), mono=50.0),
     ):  # fmt: skip
         state = evolve(before, event)
         state = replace(state, attempts=before.attempts)
         assert decided(state, save(at=9), at=900.0) is not None
 
 
-def torn_and_kept(whole: bool | None = False) -> Survey:
-    torn = CheckpointFinding(
+def torn_and_kept(whole: bool | None = False) -> m.Survey:
+    torn = m.CheckpointFinding(
         path="/out/c.pt", format="torch", step=None, whole=whole, said="cut", how_checked="quick",
         saved_at=1e9 + 60.0,
     )  # fmt: skip
     copy = replace(torn, path="/r/c.pt", step=5, whole=True, copy_of="/out/c.pt")
-    return Survey(findings=(torn, copy), directories=("/out",))
+    return m.Survey(findings=(torn, copy), directories=("/out",))
 
 
 def test_a_kept_copy_is_put_back_where_only_its_own_path_reaches_the_script() -> None:
@@ -322,11 +315,11 @@ def test_a_kept_copy_is_put_back_where_only_its_own_path_reaches_the_script() ->
     action = before_launch(state, survey=torn_and_kept())
     assert action == RestoreCopy(path="/out/c.pt", saved_at=1e9 + 60.0, copy="/r/c.pt")
     newer = replace(torn_and_kept().findings[1], path="/out/x.pt", copy_of=None)
-    beside = Survey(findings=(newer, *torn_and_kept().findings), directories=("/out",))
+    beside = m.Survey(findings=(newer, *torn_and_kept().findings), directories=("/out",))
     assert before_launch(state, survey=beside) == action, "it may open its own path nevertheless"
     busy = before_launch(state, survey=torn_and_kept(), running=frozenset({"restore"}))
     assert isinstance(busy, Wait)
-    done = RestoreAnswer(path="/out/c.pt", copy="/r/c.pt", aside="/out/c.pt.torn-1")
+    done = m.RestoreAnswer(path="/out/c.pt", copy="/r/c.pt", aside="/out/c.pt.torn-1")
     record = before_launch(state, survey=torn_and_kept(), restored=done)
     assert record.consumes == ("restore", "survey")
     after = b.running(b.exited(1), e.TreeGone(), *record.events, at=50.0)

@@ -14,15 +14,8 @@ from watchdog_train.core.actions import Action, CleanUp, Signal, Wait
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import MemberSample, ProcessId, RankEnd, said
 from watchdog_train.core.policy import Stopping
-from watchdog_train.core.recovery.kill import (
-    SIGINT,
-    SIGKILL,
-    SIGSTOP,
-    SIGTERM,
-    begin,
-    pursue,
-    pursue_all,
-)
+from watchdog_train.core.recovery import kill
+from watchdog_train.core.recovery.kill import SIGINT, SIGKILL, SIGSTOP, SIGTERM
 from watchdog_train.report.why_text import why_text
 
 STOPPING = Stopping()
@@ -59,7 +52,7 @@ def next_one(
     *history: e.AnyEvent, alive: tuple[MemberSample, ...], at: float = 0.0, **changes: Any
 ) -> Action | None:
     poll = b.sample(at, *alive, b.keeper(), **changes)
-    return pursue(b.running(*HUNG, *history), poll, at, STOPPING, ask_until=STOPPING.ask_s)
+    return kill.pursue(b.running(*HUNG, *history), poll, at, STOPPING, ask_until=STOPPING.ask_s)
 
 
 def signal(action: Action | None) -> tuple[str, int, tuple[int, ...]]:
@@ -68,7 +61,7 @@ def signal(action: Action | None) -> tuple[str, int, tuple[int, ...]]:
 
 
 def first(sequence: Any, state: State, *alive: MemberSample) -> tuple[str, int, tuple[int, ...]]:
-    return signal(begin(sequence, state, b.sample(0.0, *alive, b.keeper()), "hung"))
+    return signal(kill.begin(sequence, state, b.sample(0.0, *alive, b.keeper()), "hung"))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +139,7 @@ def test_a_stage_begins_when_its_signals_are_known_to_be_sent() -> None:
     seen = b.observation(sample)
     for obeyed_at, late in ((0.0, True), (59.0, False), (39.0, True), (inf, False)):
         sight = replace(seen.trees[0], obeyed_at=obeyed_at)
-        action = pursue_all(replace(seen, trees=(sight,)), state, STOPPING, ask_until=0.0)
+        action = kill.pursue_all(replace(seen, trees=(sight,)), state, STOPPING, ask_until=0.0)
         assert isinstance(action, Signal) == late, obeyed_at
 
 
@@ -163,7 +156,7 @@ def test_ctrl_c_reaches_the_group_as_ctrl_c(
     code: int, alive: tuple[MemberSample, ...], pids: list[int], number: int
 ) -> None:
     """Every other request to stop is SIGTERM to the root alone."""
-    action = begin("stop", b.running(b.stop(code=code)), b.sample(0.0, *alive), "asked")
+    action = kill.begin("stop", b.running(b.stop(code=code)), b.sample(0.0, *alive), "asked")
     assert isinstance(action, Signal)
     assert ([target.pid for target in action.targets], action.signal) == (pids, number)
     assert action.group is (number == SIGINT)

@@ -8,21 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core import builders as b
+from watchdog_train.core import model as m
 from watchdog_train.core.events import GivenUp
 from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State, Tree
-from watchdog_train.core.model import (
-    CheckpointFinding,
-    CheckpointRef,
-    CrashFact,
-    ExceptionFact,
-    Explanation,
-    Plan,
-    RankEnd,
-    RemedyUse,
-    Survey,
-    Why,
-    said,
-)
 from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import plans
 from watchdog_train.core.recovery.history import _is_newer
@@ -34,18 +22,18 @@ from watchdog_train.report.facts import origin_words
 from watchdog_train.report.why_text import why_text
 
 ARGV = ("python", "train.py", "--lr", "0.1")
-NOTHING = Survey(findings=(), directories=())
+NOTHING = m.Survey(findings=(), directories=())
 
 
 def policy(**recovery: Any) -> Policy:
     return Policy(recovery=Recovery(**recovery))
 
 
-def explained(*remedies: str, family: str | None = "dataloader-worker-stuck") -> Explanation:
+def explained(*remedies: str, family: str | None = "dataloader-worker-stuck") -> m.Explanation:
     return b.explained(*remedies, family=family)
 
 
-def history(*rows: str | tuple[str, Explanation | None], started_at: float = 1000.0) -> State:
+def history(*rows: str | tuple[str, m.Explanation | None], started_at: float = 1000.0) -> State:
     """Attempts from rows `ENDING@STEP [remedy ...] [<CHECKPOINT_STEP]`.
 
     ENDING: hang, hang/FINGERPRINT, exitN or sigN; STEP: the last step, - for none.
@@ -60,17 +48,17 @@ def history(*rows: str | tuple[str, Explanation | None], started_at: float = 100
         step = None if reached == "-" else int(reached)
         saved = next((int(word[1:]) for word in words if word[0] == "<"), None)
         uses = tuple(
-            RemedyUse(id=word, kind=CATALOGUE[word].kind, why=said(""))
+            m.RemedyUse(id=word, kind=CATALOGUE[word].kind, why=m.said(""))
             for word in words
             if word[0] != "<"
         )
-        plan = Plan(
+        plan = m.Plan(
             attempt=number,
-            why=said(""),
+            why=m.said(""),
             argv=ARGV,
             checkpoint=None
             if saved is None
-            else CheckpointRef(
+            else m.CheckpointRef(
                 path=f"/out/checkpoint-{saved}", format="hf", step=saved, how_checked="quick"
             ),
             remedies=uses,
@@ -141,30 +129,25 @@ def changed(
     return replace(state, attempts=tuple(attempts))
 
 
-def found(*steps: int, whole: bool | None = True, **fields: Any) -> Survey:
-    findings = tuple(
-        CheckpointFinding(
-            path=f"/out/checkpoint-{step}",
-            format=fields.get("format", "hf"),
-            step=step,
-            whole=whole,
-            said="reason",
-            how_checked=fields.get("how_checked", "quick"),
-            saved_at=fields.get("saved_at", 2000.0),
-            before_run=fields.get("before_run", False),
-        )
-        for step in steps
-    )
-    return Survey(findings=findings, directories=("/out",))
+def finding(path: str, whole: bool | None, **fields: Any) -> m.CheckpointFinding:
+    values: dict[str, Any] = {
+        "format": "hf", "step": 20, "said": "reason", "how_checked": "quick", "saved_at": 2000.0,
+    } | fields  # fmt: skip
+    return m.CheckpointFinding(path=path, whole=whole, **values)
 
 
-def step(state: State, survey: Survey | None = None, **recovery: Any) -> Restart | GivenUp:
+def found(*steps: int, whole: bool | None = True, **fields: Any) -> m.Survey:
+    findings = tuple(finding(f"/out/checkpoint-{at}", whole, step=at, **fields) for at in steps)
+    return m.Survey(findings=findings, directories=("/out",))
+
+
+def step(state: State, survey: m.Survey | None = None, **recovery: Any) -> Restart | GivenUp:
     answer = next_step(state, survey or NOTHING, policy(**recovery), CATALOGUE)
     assert why_of(answer)
     return answer
 
 
-def why_of(answer: Restart | GivenUp) -> Why:
+def why_of(answer: Restart | GivenUp) -> m.Why:
     return answer.plan.why if isinstance(answer, Restart) else answer.why
 
 
@@ -348,7 +331,7 @@ def test_a_rank_that_failed_is_tried_again_like_a_crash(code, signal, tried):
     """Nothing says that loading or threads are to blame; one that left well is a hang."""
     state = history("hang@25")
     stall = replace(state.stalls[0], basis="rank-gone", ranks=(1,))
-    end = RankEnd(
+    end = m.RankEnd(
         pid=11, start=1, rank=1, world_size=2, step=25, phase="train", at=9.0, code=code,
         signal=signal,
     )  # fmt: skip
@@ -405,7 +388,7 @@ def test_which_of_two_checkpoints_is_newer(old, new, is_newer):
         for name in ("e1-s20", "e0-s40", "last")
         for at in (2000, 2009)
     )
-    survey = Survey(findings=tuple(others), directories=("/o",))
+    survey = m.Survey(findings=tuple(others), directories=("/o",))
     if old[0] == "removed":
         second = finding("/o/e1-s20", whole=True, step=None, saved_at=2009.0)
     assert _is_newer(second, first, survey) is is_newer
@@ -425,18 +408,10 @@ DELAYS = [
 
 @pytest.mark.parametrize(("state", "recovery", "delay_s"), DELAYS)
 def test_the_same_plan_waits_from_the_second_restart_on(state, recovery, delay_s):
-    """Backoff doubles for retries of one plan, up to its cap."""
     assert step(state, **recovery).delay_s == delay_s
 
 
 # -- checkpoints -----------------------------------------------------------------------------
-
-
-def finding(path: str, whole: bool | None, **fields: Any) -> CheckpointFinding:
-    values: dict[str, Any] = {
-        "format": "hf", "step": 20, "said": "reason", "how_checked": "quick", "saved_at": 2000.0,
-    } | fields  # fmt: skip
-    return CheckpointFinding(path=path, whole=whole, **values)
 
 
 CHOICES = {
@@ -452,7 +427,7 @@ CHOICES = {
 @pytest.mark.parametrize(("rows", "chosen", "rejected"), CHOICES.values(), ids=CHOICES)
 def test_which_checkpoint_is_chosen(rows, chosen, rejected):
     """Newest to oldest, the first that is whole; every one passed over has its reason."""
-    survey = Survey(
+    survey = m.Survey(
         findings=tuple(finding(path, whole) for path, whole in rows), directories=("/",)
     )
     answer = step(history("hang@5"), survey)
@@ -475,7 +450,7 @@ def test_what_an_earlier_run_has_left_is_not_resumed():
 def test_an_unknown_checkpoint_that_did_not_load_is_not_used_again():
     """It was tried once and training did not begin: the older one has its turn."""
     state = history("hang@30", "exit1@- <20")
-    survey = Survey(
+    survey = m.Survey(
         findings=(finding("/out/checkpoint-20", None), finding("/out/checkpoint-10", None)),
         directories=("/out",),
     )
@@ -546,7 +521,7 @@ KEPT = {
 @pytest.mark.parametrize(("state", "format_", "home"), KEPT.values(), ids=KEPT)
 def test_where_the_newest_stays_although_attempts_failed_with_it(state, format_, home):
     newest, older = found(60, 40, format=format_).findings
-    survey = Survey(findings=(newest, replace(older, home=home)), directories=("/out",))
+    survey = m.Survey(findings=(newest, replace(older, home=home)), directories=("/out",))
     assert step(state, survey).choice.chosen.step == 60
 
 
@@ -559,7 +534,7 @@ def test_what_was_saved_again_on_the_way_to_the_same_failure_is_no_news():
         finding(f"/out/checkpoint-{number}", True, step=number, saved_at=saved_at)
         for number, saved_at in ((60, 2000.0), (40, 1800.0), (20, 1700.0))
     )
-    answer = step(state, Survey(findings=findings, directories=("/out",)), max_restarts=9)
+    answer = step(state, m.Survey(findings=findings, directories=("/out",)), max_restarts=9)
     assert answer.choice.chosen.step == 20
     assert [why_text(one.why).partition(":")[0] for one in answer.choice.rejected] == [
         "it is not an older checkpoint of this training",
@@ -598,8 +573,8 @@ def test_a_failure_before_the_load_is_not_the_checkpoints(
 def test_an_exception_about_a_checkpoint_blames_it_without_a_seen_load():
     """A script that reads and compares the file itself: two such crashes, then an older one."""
     message = "Error(s) in loading state_dict: size mismatch for weights"
-    crash = CrashFact(
-        exception=ExceptionFact(type="RuntimeError", message=message, source="hook"), code=1
+    crash = m.CrashFact(
+        exception=m.ExceptionFact(type="RuntimeError", message=message, source="hook"), code=1
     )
     state = history("exit1@70", "exit1@- <60", "exit1@- <60")
     state = changed(state, crash=crash, first_beat_s=1.0)
@@ -614,7 +589,7 @@ def unseen(*seconds: float, trained: bool = False, saved: bool = False) -> Any:
         trees = (replace(state.attempts[number].trees[0], ended_mono=length),)
         state = changed(state, number, checkpoint={**used, "saved_at": number}, trees=trees)
     newest = finding("/o/m.pt", True, format="torch", step=None, saved_at=2000.0 if saved else None)
-    survey = Survey(findings=(newest,) if saved else (), directories=("/o",))
+    survey = m.Survey(findings=(newest,) if saved else (), directories=("/o",))
     return step(state, survey)
 
 
@@ -756,16 +731,8 @@ def test_resume_arguments_replace_what_is_there(argv, template, expected):
 @pytest.mark.parametrize(("ordinal", "via"), [(2, "hook"), (None, "env")])
 def test_lightning_resumes_by_hook_only_what_a_hook_has_written(ordinal, via):
     """Without a record nobody knows which of several fits a checkpoint is of."""
-    finding = CheckpointFinding(
-        path="/out/last.ckpt",
-        format="lightning",
-        step=20,
-        whole=True,
-        said="",
-        how_checked="recorded",
-        ordinal=ordinal,
-    )
-    choice = plans.Choice(chosen=finding, rejected=())
+    chosen = finding("/out/last.ckpt", True, format="lightning", ordinal=ordinal)
+    choice = plans.Choice(chosen=chosen, rejected=())
     assert plans.resume(State(argv=ARGV), choice, None, NOTHING).via == via
 
 
@@ -808,7 +775,7 @@ def test_every_run_of_the_ladder_ends():
     """Without progress it stops within the budget, and never repeats a setting."""
     for told in (None, LOADER, LOCK, UNKNOWN, OURS_ALONE, OOM, PASSING, HUB, DDP):
         for ending in ("hang/f@-", "hang/f@5", "exit1@-", "exit1@5", "sig11@5"):
-            rows: list[tuple[str, Explanation | None]] = [(ending, told)]
+            rows: list[tuple[str, m.Explanation | None]] = [(ending, told)]
             while isinstance(answer := step(history(*rows), max_restarts=50), Restart):
                 rows.append((" ".join([ending, *remedies(answer)]), told))
                 assert len(rows) < 24, (told, ending, rows)

@@ -78,7 +78,6 @@ def variables(command: str, env: dict[str, str] | None = None) -> dict[str, str]
     ],
 )  # fmt: skip
 def test_launchers_are_found(command: str, family: str, options: str | dict[str, str]) -> None:
-    """By name, by module, behind wrappers and in a shell; with their own options only."""
     found = find(shlex.split(command))
     assert found.family == family
     pairs = [word.partition("=") for word in options.split()] if options else []
@@ -113,14 +112,12 @@ def test_other_commands_are_none(command: str) -> None:
 
 
 def test_no_command_is_no_launcher() -> None:
-    """Nothing starts nothing."""
     assert find(()) is None
     assert not starts_ranks(())
 
 
 @given(st.lists(st.text(max_size=20) | st.sampled_from(["bash", "-c", "torchrun", "-m"])))
 def test_any_words_are_answered(words: list[str]) -> None:
-    """No command line makes it fail."""
     found = find(words)
     starts_ranks(words)
     if found is not None:
@@ -253,7 +250,6 @@ def test_options_that_only_the_shell_knows_settle_everything(tmp_path: Path, lin
      "bash missing.sh", "bash .", "bash -o"],
 )  # fmt: skip
 def test_a_script_that_starts_no_launcher_or_cannot_be_read(tmp_path: Path, command: str) -> None:
-    """It is an ordinary command then."""
     (tmp_path / "run.sh").write_text("python train.py\n" if command == "bash run.sh" else SCRIPT)
     assert launcher_of(shlex.split(command), {}, str(tmp_path)) is None
 

@@ -38,20 +38,11 @@ ROOMS: dict[str, set[str]] = {
     "notify": {*_LOWER, "notify", "evidence.redact"},
     "commands": {*_LOWER, "commands", "system", "evidence.redact"},
     "service": {*_LOWER, "service"},
-    # A collector is a process of its own: it puts looks, rules and wording together itself.
-    "evidence": {
-        *_LOWER,
-        "evidence",
-        "system",
-        "explain",
-        "remedies",
-        "report",
-        "client.layout",
-        "plugins",
-        # It asks the training for its stacks itself, on the page that the store writes.
-        "store.control",
-    },
+    # A collector is a process of its own: it puts looks, rules and wording together itself, and
+    # asks the training for its stacks, on the page that the store writes.
+    "evidence": _LOWER | {"evidence", "system", "explain", "remedies", "report", "plugins"},
 }
+ROOMS["evidence"] |= {"client.layout", "store.control"}
 ROOMS["supervisor"] = {*ROOMS, "supervisor", "client.layout", ""}
 ROOMS["supervisor"] -= {"client", "integrations"}
 ROOMS["cli"] = {*ROOMS, "cli", "client.layout", ""} - {"client", "integrations", "keeper"}
@@ -76,32 +67,13 @@ IN_CORE["trace"] = IN_CORE["replay"] = {*IN_CORE} - {"diagnosis"}
 """The same inside the core: what measures and what is known must not know what is decided."""
 
 FORBIDDEN_IN_CORE = {
-    "os",
-    "time",
-    "subprocess",
-    "psutil",
-    "threading",
-    "logging",
-    "random",
-    "socket",
-    "signal",
-    "pathlib",
-    "asyncio",
-    "multiprocessing",
-}
+    "os", "time", "subprocess", "psutil", "threading", "logging", "random", "socket",
+    "signal", "pathlib", "asyncio", "multiprocessing",
+}  # fmt: skip
 TRAINING = {
-    "torch",
-    "transformers",
-    "lightning",
-    "pytorch_lightning",
-    "datasets",
-    "accelerate",
-    "numpy",
-    "safetensors",
-    "tqdm",
-    "huggingface_hub",
-    "wandb",
-}
+    "torch", "transformers", "lightning", "pytorch_lightning", "datasets", "accelerate",
+    "numpy", "safetensors", "tqdm", "huggingface_hub", "wandb",
+}  # fmt: skip
 INSIDE = {"client", "integrations", "demo", "__init__"}
 """Rooms that are loaded by the training's own interpreter."""
 

@@ -48,7 +48,6 @@ def log(tmp_path: Path) -> Path:
     ],
 )
 def test_from_a_moment_on(log: Path, at: float, text: str) -> None:
-    """Begins where the keeper was at its last note before the moment."""
     assert shown(log, at) == text
 
 
@@ -61,7 +60,6 @@ def test_without_notes_all_is_shown(tmp_path: Path, times: str | None) -> None:
 
 
 def test_moments_that_people_type() -> None:
-    """So long ago, a time of day that was, a date."""
     now = time.time()
     assert moment_of("10m") == pytest.approx(now - 600, abs=5)
     later = time.strftime("%H:%M", time.localtime(now + 3600))

@@ -8,29 +8,15 @@ import msgspec
 
 from tests.core import builders as b
 from tests.core.test_guilty import began, look, training
+from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
-from watchdog_train.core.actions import (
-    Record,
-    Several,
-    StartEvidence,
-    StartJoint,
-    TreeSight,
-    Wait,
-)
+from watchdog_train.core import model as m
 from watchdog_train.core.answers import ASKED_FIRST, bring_home
 from watchdog_train.core.decide import _record_exit
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import Machine, State
 from watchdog_train.core.job.machines import explain_together, hear
-from watchdog_train.core.model import (
-    ExitStatus,
-    Member,
-    ProcessId,
-    RunProgress,
-    Why,
-    together,
-)
 from watchdog_train.core.model.explanation import CollectiveWait, Computing, Standstill, Who
 from watchdog_train.core.policy import Policy
 from watchdog_train.core.suspect import watch
@@ -47,14 +33,14 @@ LIVE = Live(at=1e9 + 60.0, mono=60.0, supervisor_alive=True, here=True)
 
 def census() -> e.Progress:
     """A rank of each machine, under the same pid."""
-    here = Member(pid=b.ROOT, start=b.ROOT + 1000, role="rank", rank=0, name="python")
+    here = m.Member(pid=b.ROOT, start=b.ROOT + 1000, role="rank", rank=0, name="python")
     there = msgspec.structs.replace(here, rank=1, host="node1")
-    return e.Progress(progress=RunProgress(step=7), members=(here, there), ranks=())
+    return e.Progress(progress=m.RunProgress(step=7), members=(here, there), ranks=())
 
 
 def told(state: State, **changes: Any) -> Any:
     """What is recorded of agents after a look at so many seconds."""
-    agent = Machine(host="node1", hostname="n1", place="p1", run_dir="/r1", agent=ProcessId(5, 5))
+    agent = Machine(host="node1", hostname="n1", place="p1", run_dir="/r1", agent=m.ProcessId(5, 5))
     seen = look(100.0, **changes)
     sights = [msgspec.structs.replace(seen.trees[1], agent=agent)]
     return hear(msgspec.structs.replace(seen, trees=(seen.trees[0], *sights)), state, Policy())
@@ -67,14 +53,14 @@ def test_the_last_progress_of_machines_that_end_one_after_another() -> None:
     def recorded(step: int, *before: e.AnyEvent) -> list[str]:
         seen = look(100.0, last_words=(b.rank(step=step),))
         here, there = seen.trees
-        status = ExitStatus(code=1, signal=None, how_known="keeper")
+        status = m.ExitStatus(code=1, signal=None, how_known="keeper")
         if before:
             there = msgspec.structs.replace(there, exit=status)
         else:
             here = msgspec.structs.replace(here, exit=status)
         observation = msgspec.structs.replace(seen, trees=(here, there))
         action = _record_exit(observation, training(*before), Policy())
-        assert isinstance(action, Record)
+        assert isinstance(action, a.Record)
         return [type(event).__name__ for event in action.events]
 
     assert recorded(4) == ["Progress", "AttemptExited"]
@@ -83,7 +69,6 @@ def test_the_last_progress_of_machines_that_end_one_after_another() -> None:
 
 
 def test_a_silence_and_its_end_are_recorded_once() -> None:
-    """With the moment of the last word, and said in words that promise nothing."""
     assert told(training(), silent_s=9.0) is None
     action = told(training(), silent_s=12.0)
     (event,) = action.events
@@ -118,7 +103,7 @@ def test_before_it_comes_and_after_it_is_lost() -> None:
     joined = b.fold((*began()[:2],))
     assert [one.state for one in machines_now(joined)] == ["leads", "not-come"]
     assert machine_cells(machines_now(joined)[1], now=None)[2] == "no rank seen"
-    lost = training(census(), SILENT, e.MachineLost(where="node1", why=Why("requeued")))
+    lost = training(census(), SILENT, e.MachineLost(where="node1", why=m.Why("requeued")))
     assert machines_now(lost)[1].state == "lost"
     assert machines_now(b.running()) == []
 
@@ -158,21 +143,26 @@ def everywhere(event: Any, hosts: tuple[str, ...] = HOSTS) -> tuple[e.AnyEvent, 
 
 def asked(state: State, now: float = 3.0) -> tuple[str, ...]:
     """The machines whose evidence is asked for at that moment."""
-    sights = tuple(TreeSight(sample=together((), at=now, host=host)) for host in HOSTS)
+    sights = tuple(a.TreeSight(sample=m.together((), at=now, host=host)) for host in HOSTS)
     seen = msgspec.structs.replace(b.observation(b.sample(now)), trees=sights)
     action = bring_home(seen, state, Policy())
-    actions = action.actions if isinstance(action, Several) else (action,)
-    return tuple(one.host for one in actions if isinstance(one, StartEvidence))
+    actions = action.actions if isinstance(action, a.Several) else (action,)
+    return tuple(one.host for one in actions if isinstance(one, a.StartEvidence))
+
+
+def launched(*more: e.AnyEvent, joined: tuple[e.AnyEvent, ...] = ()) -> State:
+    """The attempt was launched on all machines."""
+    root = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
+    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
+    return b.fold((b.RUN_STARTED, *joined, launching, *everywhere(root), *more))
 
 
 def hung() -> State:
     """Ranks of all machines wait in a collective, but for one, which computes."""
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
-    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
     joined = e.TaskJoined(task=b.node_task(0, None, tasks=len(HOSTS)))
-    quiet = Verdict(kind="suspect", basis="quiet", why=Why("unknown"))
+    quiet = Verdict(kind="suspect", basis="quiet", why=m.Why("unknown"))
     suspected = e.Suspected(basis="quiet", phase="train", ranks=(), age_s=9.0, why=quiet.why)
-    state = b.fold((b.RUN_STARTED, joined, launching, *everywhere(launched), suspected))
+    state = launched(suspected, joined=(joined,))
     sights = []
     for host in HOSTS:
         doing = Computing() if host == ROOT else CollectiveWait(op="barrier")
@@ -180,10 +170,10 @@ def hung() -> State:
             b.explained(), root=Standstill(who=Who(pid=1, role="rank", rank=1), doing=doing)
         )
         found = b.result("look", explanation=told)
-        sights.append(TreeSight(sample=together((), at=1.0, host=host), look=found))
+        sights.append(a.TreeSight(sample=m.together((), at=1.0, host=host), look=found))
     seen = b.observation(b.sample(1.0), quiet)
     looked = watch(msgspec.structs.replace(seen, trees=tuple(sights)), state, Policy())
-    assert isinstance(looked, Record)
+    assert isinstance(looked, a.Record)
     for event in (*looked.events, b.stall(), b.collecting()):
         state = evolve(state, msgspec.structs.replace(event, mono=2.0, attempt=1))
     return state
@@ -204,46 +194,34 @@ def test_the_machines_of_the_root_are_asked_first() -> None:
     assert asked(state, 1.9 + limit_s) == rest[1:]
     seen = b.observation(b.sample(2.0 + limit_s))
     late = bring_home(seen, state, Policy())
-    assert isinstance(late, Record)
+    assert isinstance(late, a.Record)
     assert [(event.host, event.captured) for event in late.events] == [(h, 0) for h in rest[1:]]
     for event in (*late.events, *everywhere(b.exited(None, signal=9)), *everywhere(e.TreeGone())):
         state = evolve(state, event)
     assert state.stalls[0].collected
     joint = explain_together(seen, state, Policy())
-    assert isinstance(joint, StartJoint)
+    assert isinstance(joint, a.StartJoint)
     assert joint.bundles[0] == state.stalls[0].dir, "whose folder gets the explanation"
 
 
 def test_a_dump_is_explained_from_all_machines_and_holds_nothing_up() -> None:
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
-    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
-    taken = (b.collecting(why="manual"), *everywhere(b.collected(why="manual")))
-    state = b.fold((b.RUN_STARTED, launching, *everywhere(launched), *taken))
+    """A stall waits nevertheless: nothing is killed on the ground of a dump from before it."""
+    state = launched(b.collecting(why="manual"), *everywhere(b.collected(why="manual")))
     seen = b.observation(b.sample(1.0))
     joint = explain_together(seen, state, Policy())
-    assert isinstance(joint, StartJoint)
+    assert isinstance(joint, a.StartJoint)
     busy = msgspec.structs.replace(seen, running=frozenset({"joint"}))
     assert explain_together(busy, state, Policy()) is None
-
-
-def test_a_stall_waits_although_a_dump_is_explained() -> None:
-    """Nothing is killed on the ground of a dump that somebody asked for before the stall."""
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
-    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
-    taken = (b.collecting(why="manual"), *everywhere(b.collected(why="manual")))
-    state = b.fold((b.RUN_STARTED, launching, *everywhere(launched), *taken))
     stalled = msgspec.structs.replace(state.stalls[0], id="0002", why="stall")
     both = msgspec.structs.replace(state, stalls=(*state.stalls, stalled))
-    seen = msgspec.structs.replace(b.observation(b.sample(1.0)), running=frozenset({"joint"}))
-    assert explain_together(seen, state, Policy()) is None
-    assert isinstance(explain_together(seen, both, Policy()), Wait)
+    assert isinstance(explain_together(busy, both, Policy()), a.Wait)
 
 
 def test_the_first_of_many_machines_speaks_for_all() -> None:
     """The log has each of them; a person reads a line, and what only one of them has."""
     state, lines = hung(), []
-    why = Why("unknown")
-    target = (ProcessId(1, 1),)
+    why = m.Why("unknown")
+    target = (m.ProcessId(1, 1),)
     kill = e.Signalling(sequence="hang", stage="kill", targets=target, signal=9, why=why)
     more = e.TreeGone(where=ROOT, shared_memory_removed=("torch_1_1_1",))
     ends = (*everywhere(e.TreeGone(), HOSTS[:-1]), more)
@@ -261,9 +239,5 @@ def test_the_first_of_many_machines_speaks_for_all() -> None:
 
 def test_the_machine_that_has_failed_is_asked_first() -> None:
     """After a crash nobody has looked before."""
-    launched = e.AttemptLaunched(pid=b.ROOT, start=1, keeper_pid=9, keeper_start=9)
-    launching = e.AttemptLaunching(token="t", plan=b.plan(), where=HOSTS)
-    failed = everywhere(b.exited(1), (ROOT,))
-    collecting = b.collecting(why="crash")
-    state = b.fold((b.RUN_STARTED, launching, *everywhere(launched), *failed, collecting))
+    state = launched(*everywhere(b.exited(1), (ROOT,)), b.collecting(why="crash"))
     assert set(asked(state)) == {ROOT, *HOSTS[: ASKED_FIRST - 1]}

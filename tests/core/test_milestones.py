@@ -12,12 +12,8 @@ from watchdog_train.core.actions import HookReport, Record
 from watchdog_train.core.decide import decide
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.model import Milestone, RankPlaces, said
-from watchdog_train.core.notices.milestones import (
-    MOST_RANKS,
-    bounded,
-    milestones_event,
-)
+from watchdog_train.core.model import ExitStatus, Milestone, RankPlaces, said
+from watchdog_train.core.notices.milestones import MOST_RANKS, bounded, milestones_event
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.places_text import (
     milestone_lines,
@@ -77,12 +73,10 @@ def test_ranks_are_merged_by_time_with_one_number_for_each_place() -> None:
     ],
 )  # fmt: skip
 def test_who_is_inside_who_has_passed_and_who_has_not_come(places, now, sentences) -> None:
-    """The sentence that the whole feature is for."""
     assert place_sentences(places, now) == sentences
 
 
 def test_the_way_of_a_rank_line_by_line() -> None:
-    """Begin since the launch, nesting by indentation, extent, failures, repeats, marks."""
     place = rank(
         0,
         at("load model", 2, 8),
@@ -112,7 +106,6 @@ def test_hostile_names_cannot_move_a_terminal() -> None:
 
 
 def test_json_has_seconds_and_null_for_what_is_not_over() -> None:
-    """`status --json` tells the same without words."""
     (found,) = places_object((INSIDE,), 322.0, 0.5)
     assert found["inside"] == ["wandb.init"]
     assert found["milestones"][0]["took_s"] == 4.0
@@ -123,7 +116,6 @@ def test_json_has_seconds_and_null_for_what_is_not_over() -> None:
 
 
 def test_a_bundle_tells_its_ranks_only() -> None:
-    """Workers and helpers have no way to a first step that anybody wants to read."""
     of_rank = ProcessEvidence(
         pid=1, start=1, ppid=0, role="rank", rank=1, milestones=(at("wandb.init", 10),),
         milestones_at=40.0,
@@ -146,7 +138,6 @@ def events_of(action: object) -> list[e.AnyEvent]:
 
 
 def test_they_are_recorded_at_the_first_step_and_not_again() -> None:
-    """Once when training is under way; the same again is no news."""
     state = b.running()
     poll = b.sample(5.0, b.rank(words=1))
     seen = b.observation(poll, places=(PASSED,))
@@ -169,24 +160,17 @@ def test_they_are_recorded_at_the_first_step_and_not_again() -> None:
 
 
 def test_they_are_recorded_at_the_end() -> None:
-    """What a training was inside of when it ended is in the log."""
     first = e.FirstBeat(rank=0, pid=b.ROOT, after_s=1.0)
     state = b.running(first)
-    ended = b.observation(
-        b.sample(9.0, b.rank()), places=(INSIDE,), exit=b_exit(), last_words=(b.rank(),)
+    ended = ExitStatus(code=1, signal=None, how_known="keeper")
+    seen = b.observation(
+        b.sample(9.0, b.rank()), places=(INSIDE,), exit=ended, last_words=(b.rank(),)
     )
-    kinds = [type(event) for event in events_of(decide(ended, state, Policy(), {}))]
+    kinds = [type(event) for event in events_of(decide(seen, state, Policy(), {}))]
     assert kinds[-2:] == [e.Milestones, e.AttemptExited]
 
 
-def b_exit():  # type: ignore[no-untyped-def]
-    from watchdog_train.core.model import ExitStatus
-
-    return ExitStatus(code=1, signal=None, how_known="keeper")
-
-
 def test_a_hook_that_is_not_armed_is_said_once() -> None:
-    """Of several ranks that say the same one event is made, and none at the next poll."""
     reports = tuple(
         HookReport(
             hook="transformers", pid=pid, status="skipped", why="transformers 9.9 is outside"

@@ -79,7 +79,6 @@ FOUND = {
 
 @pytest.mark.parametrize(("found", "wanted"), FOUND.values(), ids=FOUND)
 def test_the_node_is_found(found: JobTask | None, wanted: tuple[str, int, int]) -> None:
-    """Job, number and how many; all nodes can be asked, though each is alone on its machine."""
     assert (found.job, found.task, found.tasks) == wanted
     assert (found.kind, found.here, found.met) == ("node", 1, wanted[2])
     assert found.words.startswith(f"node {wanted[1]} of {wanted[2]} of ")
@@ -118,24 +117,19 @@ REFUSED = {
         lambda: node("2", "torchrun --node-rank=1 train.py", rank=0),
         "torchrun is told that this is node 1",
     ),
-    "a rank without nodes": (
-        lambda: find_node(Job(node_rank=1), {}, None),
-        "which of how many",
-    ),
+    "a rank without nodes": (lambda: find_node(Job(node_rank=1), {}, None), "which of how many"),
     "no place to meet": (lambda: find_node(Job(nodes="2", node_rank=0), {}, None), "place to meet"),
 }
 
 
 @pytest.mark.parametrize(("ask", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_told_is_refused(ask: Any, words: str) -> None:
-    """With what contradicts what, and what would mend it."""
     with pytest.raises(NodeError, match=words) as refused:
         ask()
     assert refused.value.hint
 
 
 def test_one_node_is_no_job() -> None:
-    """Nobody has to be met."""
     assert node("1") is None
     assert node("auto", "torchrun --nnodes=1 train.py") is None
     assert find_node(Job(), STEP, None) is None
@@ -204,7 +198,6 @@ MEETINGS = {
 def test_each_attempt_has_a_rendezvous_of_its_own(
     command: str, env: dict[str, str], options: tuple[str, ...]
 ) -> None:
-    """In the variables, and behind what the command says itself; the script's words stay last."""
     plan = planned(command)
     assert env.items() <= plan.env.items()
     assert plan.argv == (*command.split()[:-1], *options, "train.py")
@@ -253,7 +246,6 @@ def test_ports_follow_each_other_and_end_in_time() -> None:
 
 
 def test_a_taken_port_is_replaced_in_the_plan() -> None:
-    """With the reason; a free one is left as it was set."""
     crashed = (b.exited(1), b.collecting(why="crash"), b.collected(why="crash"), e.TreeGone())
     survey = Survey(findings=(), directories=())
     poll = b.sample(5.0, keeper_alive=False, empty_looks=2)

@@ -16,13 +16,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.errors import WtrainError
 from watchdog_train.notify import names, refuse_unusable, scheme_of
 from watchdog_train.report.messages import LINE_CAP, News, news, title
-from watchdog_train.supervisor.outbox import (
-    MOST_WAITING,
-    RETRY_FIRST_S,
-    RETRY_MOST_S,
-    Queue,
-    text_of,
-)
+from watchdog_train.supervisor import outbox
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -62,7 +56,6 @@ def test_a_cause_without_a_culprit_is_the_message() -> None:
 
 
 def test_a_crash_says_what_it_was() -> None:
-    """And from where it goes on; a step that is told is one that was made."""
     found = told("crash_then_success")
     assert [each.topic for each in found][:2] == ["crashed", "restarted"]
     assert "crashed at step" in found[0].line
@@ -70,7 +63,6 @@ def test_a_crash_says_what_it_was() -> None:
 
 
 def test_giving_up_says_how_to_go_on() -> None:
-    """The topic tells that somebody is needed, and the line what to type."""
     last = told("gave_up")[-1]
     assert last.topic == "gave-up"
     assert "to continue: wtrain restart" in last.line
@@ -79,7 +71,6 @@ def test_giving_up_says_how_to_go_on() -> None:
 
 @pytest.mark.parametrize("name", ["healthy", "crash_then_success", "observed", "stopped"])
 def test_lines_are_bounded_and_few(name: str) -> None:
-    """No line for what needs nobody."""
     found = told(name)
     assert found[-1].last
     assert len(found) <= 6
@@ -107,24 +98,24 @@ def line(number: int) -> News:
 
 def test_a_message_that_failed_comes_again_with_what_came_meanwhile() -> None:
     """In the order in which things happened, and not before its time."""
-    channel = Queue[News](every_s=10.0)
+    channel = outbox.Queue[News](every_s=10.0)
     channel.keep(line(1))
     assert channel.is_due(0.0)
     channel.take(0.0)
     channel.keep(line(2))
     assert not channel.is_due(100.0), "one at a time"
     channel.failed(5.0)
-    assert not channel.is_due(5.0 + RETRY_FIRST_S - 1)
-    assert channel.is_due(5.0 + RETRY_FIRST_S)
+    assert not channel.is_due(5.0 + outbox.RETRY_FIRST_S - 1)
+    assert channel.is_due(5.0 + outbox.RETRY_FIRST_S)
     channel.take(65.0)
-    assert text_of(channel) == "1\n2"
+    assert outbox.text_of(channel) == "1\n2"
     channel.arrived()
     assert not channel.is_due(1e9)
 
 
 def test_a_service_that_is_away_is_asked_more_and_more_rarely() -> None:
     """A night of 8 hours without a network is at most some forty tries."""
-    channel, now, tries = Queue[News](every_s=10.0), 0.0, 0
+    channel, now, tries = outbox.Queue[News](every_s=10.0), 0.0, 0
     channel.keep(line(1))
     while now < 8 * 3600:
         if channel.is_due(now):
@@ -132,18 +123,18 @@ def test_a_service_that_is_away_is_asked_more_and_more_rarely() -> None:
             channel.failed(now)
             tries += 1
         now += 10.0
-    assert 8 * 3600 / RETRY_MOST_S <= tries <= 40
+    assert 8 * 3600 / outbox.RETRY_MOST_S <= tries <= 40
 
 
 def test_the_last_line_does_not_wait_for_a_retry() -> None:
     """Nor does it when it came while a message was on its way that then failed."""
-    waiting = Queue[News](every_s=10.0)
+    waiting = outbox.Queue[News](every_s=10.0)
     waiting.keep(line(1))
     waiting.take(0.0)
     waiting.failed(0.0)
     waiting.keep(line(2), hurries=True)
     assert waiting.is_due(0.0)
-    meanwhile = Queue[News](every_s=10.0)
+    meanwhile = outbox.Queue[News](every_s=10.0)
     meanwhile.keep(line(1))
     meanwhile.take(0.0)
     meanwhile.keep(line(2), hurries=True)
@@ -156,8 +147,7 @@ def test_the_last_line_does_not_wait_for_a_retry() -> None:
 
 @given(st.lists(st.sampled_from(["keep", "take", "failed", "arrived"]), max_size=120))
 def test_every_line_is_told_or_counted(happenings: list[str]) -> None:
-    """Whatever fails: each line arrives, waits, or is counted among those left out."""
-    channel, kept, arrived, lost, now = Queue[News](every_s=1.0), 0, 0, 0, 0.0
+    channel, kept, arrived, lost, now = outbox.Queue[News](every_s=1.0), 0, 0, 0, 0.0
     for happening in happenings:
         now += 1000.0
         if happening == "keep":
@@ -170,9 +160,9 @@ def test_every_line_is_told_or_counted(happenings: list[str]) -> None:
         elif happening == "arrived" and channel.on_the_way:
             arrived += len(channel.on_the_way)
             lost += channel.left_out_told
-            assert text_of(channel).startswith("(") == (channel.left_out_told > 0)
+            assert outbox.text_of(channel).startswith("(") == (channel.left_out_told > 0)
             channel.arrived()
-        assert len(channel.waiting) <= MOST_WAITING
+        assert len(channel.waiting) <= outbox.MOST_WAITING
         told = [int(one.line) for one in (*channel.on_the_way, *channel.waiting)]
         assert told == sorted(told)
         assert arrived + lost + channel.left_out + len(told) == kept

@@ -38,7 +38,6 @@ def test_a_steady_pace_is_known_after_seconds() -> None:
 
 @pytest.mark.parametrize("step_s", [0.01, 0.7, 3.0, 45.0, 400.0])
 def test_any_length_of_a_step(step_s: float) -> None:
-    """From a hundred steps a second to one in seven minutes."""
     seconds = max(60.0, 20 * step_s)
     polls = [(float(i), 1 + int(i / step_s)) for i in range(int(seconds))]
     found = steps_s(follow(polls), seconds)
@@ -95,7 +94,6 @@ def test_a_silence_has_no_pace() -> None:
     ],
 )
 def test_another_count_begins_anew(change: dict[str, int]) -> None:
-    """A jump of the counter is no pace."""
     pace = follow(evenly(0, 60, 5.0))
     pace = follow([(60.0, 5300)], pace, **change)
     assert len(pace.points) == 1
@@ -109,7 +107,6 @@ def test_a_counter_that_goes_back_begins_anew() -> None:
 
 
 def test_nobody_steps() -> None:
-    """Before the first step there is nothing to remember."""
     assert follow([(1.0, 0), (2.0, 0)]) == Pace()
     assert advance(Pace(), b.sample(1.0, b.keeper())) == Pace()
 
@@ -122,7 +119,6 @@ def told(step: int | None, total: int | None, per_s: float | None, *events: Any)
 
 
 def test_time_left() -> None:
-    """What remains, at the recent pace; unknown wherever one of the three is unknown."""
     assert told(4210, 10000, 3.1).eta_s == pytest.approx(5790 / 3.1, abs=0.1)
     assert told(4210, 10000, None).eta_s is None
     assert told(4210, None, 3.1).eta_s is None
@@ -130,21 +126,18 @@ def test_time_left() -> None:
 
 
 def test_a_total_that_was_passed_was_wrong() -> None:
-    """More than 100 % is never said."""
     progress = told(101, 100, 3.1)
     assert (progress.total_steps, progress.percent, progress.eta_s) == (None, None, None)
     assert told(100, 100, 3.1).percent == 100.0
 
 
 def test_a_suspected_training_has_no_time_left() -> None:
-    """While a silence is looked into, nothing is promised."""
     doubt = e.Suspected(basis="quiet", phase="train", ranks=(0,), age_s=30.0, why=said("silent"))
     assert told(4210, 10000, 3.1, doubt).eta_s is None
     assert told(4210, 10000, 3.1, doubt).steps_s is None
 
 
 def test_the_line_of_a_person() -> None:
-    """Everything that is known, in one line, and nothing that is not."""
     line = progress_line(told(4210, 10000, 3.1))
     assert line == "step 4,210 of 10,000 (42 %), 3.1 steps/s, loss 0.412, about 31 min left"
     assert progress_line(told(4210, None, None)) == "step 4,210, loss 0.412"

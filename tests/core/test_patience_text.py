@@ -33,7 +33,6 @@ DOING: dict[PatienceRow, x.Doing] = {
     ],
 )
 def test_what_is_waited_for_and_until_when(row: PatienceRow, until: str) -> None:
-    """Who, on what, where, for how long; the same as data."""
     state = silent(row, at=41.0, doing=DOING.get(row))
     text = waiting(state, 41.0)
     assert f"ank 0 (pid {b.ROOT})" in text

@@ -184,7 +184,6 @@ def broken(install, tmp_path):
 
 @pytest.mark.parametrize("how", FAMILIES)
 def test_a_family_that_fails_is_one_warning(broken, how):
-    """The cause is then judged without it, as before."""
     code, warning = FAMILIES[how]
     broken("families", how, code)
     families, warnings = all_families()
@@ -221,7 +220,6 @@ def test_a_format_that_fails_is_one_warning(broken, tmp_path, how):
 
 
 def test_frameworks_of_ours_go_before_formats_of_other_packages(broken, tmp_path):
-    """Also for the same path; a scan of noted saves alone loads no package."""
     broken("checkpoints", "claims everything", FORMAT.format(""))
     ours = write_hf(tmp_path / "out", 20)
     write_files(tmp_path / "out", {"last.pt": torch_zip()})

@@ -38,19 +38,16 @@ def names(told: list[e.AnyEvent]) -> list[str]:
 
 
 def test_firsts_are_said_once() -> None:
-    """The first beat and the first step, each with a census."""
     told = tell(b.running(), b.rank(words=2))
     assert names(told) == ["FirstBeat", "FirstStep", "Progress"]
     assert tell(fold(told), b.rank(words=3)) == []
 
 
 def test_a_beat_comes_before_a_step() -> None:
-    """A heartbeat alone is no step."""
     assert names(tell(b.running(), b.rank())) == ["FirstBeat", "Progress"]
 
 
 def test_no_news_of_an_attempt_that_is_over() -> None:
-    """Nothing is said before the launch is known or after the tree is gone."""
     assert tell(State(), b.rank(words=2)) == []
     assert tell(b.running(b.exited(), e.TreeGone()), b.rank(words=2)) == []
 
@@ -99,7 +96,6 @@ def test_progress_of_many_ranks_is_short(apart: int) -> None:
 
 
 def test_of_several_that_say_the_same_rank_no_pid_is_recorded() -> None:
-    """Which of them was at which step is not written."""
     twins = (b.rank(words=2), b.rank(b.ROOT + 1, 0, words=5))
     state = fold(tell(b.running(), *twins))
     assert [(one.rank, one.pid) for one in Document(state=state).ranks] == [(0, None), (0, None)]
@@ -122,7 +118,6 @@ def test_a_changed_tree_is_recorded_sooner(at: float, count: int) -> None:
 
 
 def test_phases_are_sampled() -> None:
-    """A phase change is recorded, at most every five seconds."""
     state = fold(tell(b.running(), b.rank(words=2)))
     assert tell(state, b.rank(words=2, phase="eval"), at=4.0) == []
     told = tell(state, b.rank(words=2, phase="eval"), at=6.0)
@@ -166,7 +161,6 @@ def signalling() -> e.Signalling:
 
 
 def test_settings_are_reported_once() -> None:
-    """What the training says of a remedy, and no more than once."""
     report = SettingReport(remedy="omp-1", pid=b.ROOT, took=True, why="4 -> 1")
     told = tell(b.running(), settings=(report, report))
     assert names(told) == ["RemedyTaken", "Progress"]
@@ -285,13 +279,11 @@ def test_a_keeper_that_dies_alone_is_said_once() -> None:
 def test_a_keeper_that_ends_with_its_training_is_no_news(
     members: tuple[MemberSample, ...], keeper_alive: bool | None, more: tuple[e.AnyEvent, ...]
 ) -> None:
-    """Only while the root lives without it."""
     told = tell(b.running(*more), *members, keeper_alive=keeper_alive)
     assert "Noticed" not in names(told)
 
 
 def test_a_program_without_heartbeat_is_said_once() -> None:
-    """After a minute, once an attempt, and not when a heartbeat has come."""
     silent = b.member(b.ROOT)
     assert not [x for x in tell(b.running(), silent, at=59.0) if isinstance(x, e.Noticed)]
     told = tell(b.running(), silent, at=61.0)
@@ -334,7 +326,6 @@ def test_a_task_that_ends_with_its_worker_is_said_to_be_lost(
 
 
 def test_a_look_that_cannot_be_had_is_said_once() -> None:
-    """With the reason; nothing is said as long as there is none."""
     state = b.running()
     blind = b.observation(b.sample(1.0), blind="Too many open files")
     told, *_ = news(blind, state, Policy())

@@ -38,7 +38,6 @@ def asked(probe: Probe, vitals: Vitals | None, *, alive: bool | None = True) -> 
 
 
 def test_a_training_that_makes_steps() -> None:
-    """All three say yes, and how far it is."""
     told = "running, attempt 2, step 1,234, last progress 3 s ago"
     assert asked("startup", STEPS) == asked("liveness", STEPS) == Answer(True, f"alive: {told}")
     assert asked("readiness", STEPS) == Answer(True, f"ready: {told}")
@@ -84,7 +83,6 @@ def test_what_has_ended_is_not_dead() -> None:
 
 
 def test_what_cannot_be_told_is_not_called_dead() -> None:
-    """Without a page for its words, or before the first."""
     for alive in (True, None):
         assert "probably alive" in asked("liveness", None, alive=alive).words
         assert asked("liveness", None, alive=alive).ok
@@ -93,7 +91,6 @@ def test_what_cannot_be_told_is_not_called_dead() -> None:
 
 
 def test_the_words_on_the_page(tmp_path: Path) -> None:
-    """Written as they are read; requests to the training stay what they are."""
     path = tmp_path / layout.CONTROL_FILE
     assert get_args(RunState) == layout.RUN_STATES
     with ControlPage.create(path) as page:
@@ -191,7 +188,6 @@ def test_the_command(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_run_that_has_ended(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is listed no more and has no page; its log tells."""
     run = create(place.folder / "wtrain-runs", "sft")
     assert said(capsys)[0] == 1
     run.events.write_bytes(b'{"v":1,"seq":9,"type":"run_finished","exit_code":0}\n')

@@ -24,7 +24,6 @@ def test_stat_with_any_name(name: str) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"42", b"42 (x) S 1", b"x (y) " + FIELDS.encode()])
 def test_torn_stat_is_unknown(text: bytes) -> None:
-    """A text that is no stat line is None, not an exception."""
     assert proc.parse_stat(text) is None
 
 
@@ -36,7 +35,6 @@ def test_zombie_with_threads_is_not_dead(state: str, threads: int, dead: bool) -
 
 
 def test_io_needs_both_counters() -> None:
-    """Read and written characters are added; half an answer is none."""
     assert proc.parse_io_bytes(b"rchar: 10\nwchar: 5\nsyscr: 1\n") == 15
     assert proc.parse_io_bytes(b"rchar: 10\n") is None
 
@@ -44,10 +42,7 @@ def test_io_needs_both_counters() -> None:
 def test_environment_takes_the_named_only() -> None:
     """Values may contain '=' and undecodable bytes; other variables stay where they are."""
     text = b"A=1\0B=x=y\0C=\xff\0broken\0D=4\0"
-    assert proc.parse_environment(text, ["B", "C", "E", "broken"]) == {
-        "B": "x=y",
-        "C": "\udcff",
-    }
+    assert proc.parse_environment(text, ["B", "C", "E", "broken"]) == {"B": "x=y", "C": "\udcff"}
 
 
 MOUNTS = rb"""22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
@@ -141,5 +136,4 @@ def test_message_without_counters(message: bytes) -> None:
     ],
 )
 def test_colour(environ: dict[str, str], terminal: bool, colour: bool) -> None:
-    """NO_COLOR wins over FORCE_COLOR, which wins over what the terminal is."""
     assert wants_colour(environ, is_terminal=terminal) is colour

@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 from tests.core import builders as b
+from watchdog_train.core.detection import rank_gone
 from watchdog_train.core.detection.detect import Verdict, verdict
-from watchdog_train.core.detection.rank_gone import (
-    MERGING_S,
-    has_failed,
-    how_it_ended,
-    missing_ranks,
-    unanswered,
-)
 from watchdog_train.core.detection.track import advance, new_track
 from watchdog_train.core.model import MemberSample, RankEnd
 from watchdog_train.core.policy import Detection
@@ -117,8 +111,8 @@ def test_no_stall_while_the_others_may_be_right(name: str) -> None:
 
 def test_ranks_that_wait_busily_get_the_time_of_a_merge() -> None:
     """An NCCL wait spins a core; so does merging what is already complete."""
-    assert judge(MERGING_S - 1, cpu_s=float).kind != "stall"
-    assert judge(MERGING_S + 2, cpu_s=float).basis == "rank-gone"
+    assert judge(rank_gone.MERGING_S - 1, cpu_s=float).kind != "stall"
+    assert judge(rank_gone.MERGING_S + 2, cpu_s=float).basis == "rank-gone"
 
 
 def test_slow_steps_have_two_steps_time() -> None:
@@ -157,7 +151,7 @@ def test_a_rank_that_may_have_ended_well_is_no_stall(name: str) -> None:
     found = judge(20, end(**how))
     assert (found.kind, found.basis, found.ranks) == ("suspect", "rank-gone", (1,))
     assert found.may_be_through
-    assert how_it_ended(end(**how)) in why_text(found.why)
+    assert rank_gone.how_it_ended(end(**how)) in why_text(found.why)
     assert judge(20, end(**how), others=lambda at: other(phase="finishing")).basis == "finishing"
 
 
@@ -176,45 +170,39 @@ def test_after_the_end_of_training_it_is_a_hang_at_the_end() -> None:
 
 
 ENDS: list[tuple[dict[str, Any], bool | None, str]] = [
-    ({"code": 1}, True, "rank 1 (pid 11) ended with exit code 1 at step 59"),
-    ({"code": 1, "said": "quiet"}, True, "rank 1 (pid 11) ended with exit code 1 at step 59"),
-    (FAILED, True, "rank 1 (pid 11) ended with an exception at step 59"),
-    ({"said": "exception"}, True, "rank 1 (pid 11) ended with an exception at step 59"),
-    ({"signal": 9}, True, "rank 1 (pid 11) was killed by SIGKILL at step 59"),
-    ({"signal": 40}, True, "rank 1 (pid 11) was killed by signal 40 at step 59"),
+    ({"code": 1}, True, "ended with exit code 1 at step 59"),
+    ({"code": 1, "said": "quiet"}, True, "ended with exit code 1 at step 59"),
+    (FAILED, True, "ended with an exception at step 59"),
+    ({"said": "exception"}, True, "ended with an exception at step 59"),
+    ({"signal": 9}, True, "was killed by SIGKILL at step 59"),
+    ({"signal": 40}, True, "was killed by signal 40 at step 59"),
     (
         {"signal": 11, "said": "quiet"},
         False,
-        "rank 1 (pid 11) was killed by SIGSEGV at step 59, after its script was through",
+        "was killed by SIGSEGV at step 59, after its script was through",
     ),
-    ({"code": 0}, False, "rank 1 (pid 11) ended with exit code 0 at step 59"),
-    ({"said": "quiet"}, None, "rank 1 (pid 11) ended by itself at step 59"),
-    (
-        {},
-        None,
-        "rank 1 (pid 11) is gone, last seen at step 59; whether it was killed, nothing tells",
-    ),
+    ({"code": 0}, False, "ended with exit code 0 at step 59"),
+    ({"said": "quiet"}, None, "ended by itself at step 59"),
+    ({}, None, "is gone, last seen at step 59; whether it was killed, nothing tells"),
     (
         {"step": None, "phase": "startup", "code": 3},
         True,
-        "rank 1 (pid 11) ended with exit code 3 in phase startup",
+        "ended with exit code 3 in phase startup",
     ),
 ]
 
 
 @pytest.mark.parametrize(("how", "failed", "words"), ENDS)
 def test_what_is_known_of_an_end(how: dict[str, Any], failed: bool | None, words: str) -> None:
-    """Failed, well, or unknown; and nothing is said that nobody knows."""
-    assert has_failed(end(**how)) is failed
-    assert how_it_ended(end(**how)) == words
+    assert rank_gone.has_failed(end(**how)) is failed
+    assert rank_gone.how_it_ended(end(**how)) == f"rank 1 (pid 11) {words}"
 
 
 def test_missing_are_those_whose_place_nobody_has_taken() -> None:
-    """A zombie takes no place, a new process of the same rank does."""
     ends = (end(11, 1), end(12, 2))
     zombie = b.rank(11, 1, state="Z")
     again = b.rank(22, 2)
-    assert missing_ranks(b.sample(0.0, other(), zombie, again, ended=ends)) == ends[:1]
+    assert rank_gone.missing_ranks(b.sample(0.0, other(), zombie, again, ended=ends)) == ends[:1]
 
 
 BAD: dict[str, Any] = {"said": "exception"}
@@ -229,10 +217,7 @@ BEHIND_A_ZERO: dict[str, tuple[tuple[RankEnd, ...], int | None]] = {
     "a retry ended unseen": ((end(1, at=1, **BAD), end(2, at=2)), None),
     "both tries crashed": ((end(1, at=1, **BAD), end(2, at=2, code=3)), 1),
     "the last fold crashed": ((end(1, at=1, **GOOD), end(2, at=2, **BAD)), 2),
-    "first and last crashed": (
-        (end(1, at=1, **BAD), end(2, at=2, **GOOD), end(3, at=3, **BAD)),
-        3,
-    ),
+    "first and last crashed": ((end(1, at=1, **BAD), end(2, at=2, **GOOD), end(3, at=3, **BAD)), 3),
     "a helper without a step crashed": (
         (end(1, at=1, **GOOD), end(2, at=2, step=None, **BAD)),
         None,
@@ -249,5 +234,5 @@ BEHIND_A_ZERO: dict[str, tuple[tuple[RankEnd, ...], int | None]] = {
 def test_which_failure_an_exit_code_of_0_hides(name: str) -> None:
     """The first bad end after the last good one, of those that made steps."""
     ends, pid = BEHIND_A_ZERO[name]
-    found = unanswered(ends)
+    found = rank_gone.unanswered(ends)
     assert (found.pid if found is not None else None) == pid

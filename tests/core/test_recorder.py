@@ -192,7 +192,6 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_data_is_no_exception(data):
-    """Whatever a rank answers: facts or none, and a file that can be written."""
     compare(read_recorder(data, 0))
     looks_like_recorder(data)
     assert msgspec.json.encode(trimmed(data))

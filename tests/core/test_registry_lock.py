@@ -62,7 +62,6 @@ def held(path: Path) -> Iterator[RunLock]:
 
 
 def test_two_supervisors_are_refused(path: Path) -> None:
-    """The second is refused with exit code 78, naming the first; it may start when that ends."""
     assert is_held(path) is False
     with holding(path) as process:
         assert is_held(path) is True
@@ -81,7 +80,6 @@ def test_two_supervisors_are_refused(path: Path) -> None:
 
 
 def test_a_killed_holder_leaves_the_lock_free(path: Path) -> None:
-    """After SIGKILL the next supervisor gets the run, and can read who had it."""
     with holding(path) as process:
         process.kill()
     assert is_held(path) is False
@@ -148,14 +146,12 @@ def test_a_file_system_without_locks_gets_one_on_local_memory(
 
 
 def test_an_unwritable_place_cannot_be_locked(tmp_path: Path) -> None:
-    """The error says so instead of a traceback."""
     with pytest.raises(WtrainError) as caught:
         RunLock(tmp_path / "missing" / "lock", ME).acquire()
     assert caught.value.reference == "run-unlockable"
 
 
 def test_the_holder_file_is_not_trusted(path: Path) -> None:
-    """Garbage beside the lock changes only the words."""
     with holding(path):
         (path.parent / "lock.json").write_bytes(b"\xff" * 9000)
         with pytest.raises(WtrainError, match="by another process"):

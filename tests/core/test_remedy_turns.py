@@ -82,7 +82,6 @@ def test_the_best_pace_of_an_attempt_is_kept() -> None:
 
 
 def test_every_entry_of_a_plan_names_its_remedy() -> None:
-    """One entry for the client per remedy, the variables of all of them, in the plan's order."""
     names = tuple(CATALOGUE)
     state = State(state="idle", argv=("python", "train.py"))
     plan = first_plan(state, policy(with_remedies=names), CATALOGUE)

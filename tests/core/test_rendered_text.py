@@ -52,7 +52,6 @@ def _parts(annotation: object) -> tuple[object, ...]:
 
 
 def test_every_code_has_one_sentence() -> None:
-    """And every placeholder of a sentence stands for something."""
     for code in SENTENCES:
         assert why_text(Why(code)).strip() or code == "asked"
 
@@ -74,7 +73,6 @@ def test_a_code_that_a_variable_or_function_names_has_a_sentence() -> None:
 
 
 def test_every_code_is_used() -> None:
-    """A sentence that nobody says is deleted."""
     used = {
         node.value
         for path in PACKAGE.rglob("*.py")
@@ -86,7 +84,6 @@ def test_every_code_is_used() -> None:
 
 
 def test_a_reason_has_what_its_sentence_shows() -> None:
-    """Where a reason is made, each of its sentence's fields is given."""
     fields = set(Why.__struct_fields__)
     for path, call in _calls("Why"):
         names = {keyword.arg for keyword in call.keywords}
@@ -168,12 +165,10 @@ def readers(source: str) -> list[int]:
     ],
 )
 def test_reading_is_found(source: str) -> None:
-    """The check itself can fail."""
     assert readers(source)
 
 
 def test_no_code_reads_rendered_text() -> None:
-    """Sentences of ours; readers of other tools' output take their own."""
     found = [
         f"{path.relative_to(PACKAGE)}:{line}"
         for path in sorted(PACKAGE.rglob("*.py"))

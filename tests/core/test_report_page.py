@@ -46,7 +46,6 @@ def text(report: Document) -> str:
 
 
 def test_nothing_that_training_wrote_becomes_markup(text: str) -> None:
-    """Only our own elements, and no script."""
     page = Page(text)
     assert {"h1", "section", "details", "pre", "table"} <= set(page.tags)
     foreign = {"script", "img", "iframe", "object", "base", "form", "link", "a"}
@@ -56,7 +55,6 @@ def test_nothing_that_training_wrote_becomes_markup(text: str) -> None:
 
 
 def test_the_page_holds_every_stall(text: str) -> None:
-    """All stalls with stacks and milestones, the newest open."""
     assert text.count('<details class="section">') == STALLS - 3
     for number in range(1, STALLS + 1):
         assert f"Stall {number:04d}" in text
@@ -171,7 +169,6 @@ RESUMED = e.ResumeVerified(t=126.0, expected_step=27, first_step=35, ok=True, wh
 def test_where_the_time_went(
     events: list[e.AnyEvent], redone: int, spent: dict[str, float]
 ) -> None:
-    """The spans never overlap and never run backwards."""
     time = time_line(events)
     assert {kind: time.spent_s[kind] for kind in spent} == pytest.approx(spent)
     assert time.steps_redone == redone

@@ -39,7 +39,6 @@ def told(state: State, at: float) -> State:
 
 
 def test_a_full_disk_is_said_once_and_waited_for() -> None:
-    """And the attempt begins when there is room again; with room at once."""
     assert isinstance(act(b.waiting(), None, 1.0), Launch)
     state = told(b.waiting(), 1.0)
     assert isinstance(act(state, FULL, 50.0), Wait)

@@ -16,13 +16,6 @@ from watchdog_train.core.model import ProcessId
 from watchdog_train.errors import EXIT_REFUSED, WtrainError
 from watchdog_train.store import registry, requests, run_directory
 from watchdog_train.store.lock import Holder, RunLock
-from watchdog_train.store.run_directory import (
-    clean_name,
-    create,
-    name_from_command,
-    resolve,
-    resolve_live,
-)
 from watchdog_train.store.run_paths import RunDirectory, default_runs_dir, runs_in
 from watchdog_train.system import file_systems
 
@@ -40,7 +33,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def make(runs: Path, name: str = "train", at: float = NOON, tail: str = "0000") -> RunDirectory:
-    run = create(runs, name, at, lambda: tail)
+    run = run_directory.create(runs, name, at, lambda: tail)
     run.events.touch()
     return run
 
@@ -71,22 +64,19 @@ def test_a_run_directory_is_private_and_ignored_by_git(runs: Path) -> None:
 def test_latest_is_a_file_where_links_do_not_work(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without symbolic links `latest` is a text file, and still finds the run."""
-
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
     run = make(runs)
     assert (runs / "latest").read_text() == f"{run.run_id}\n"
-    assert resolve(str(runs / "latest"), runs).run_id == run.run_id
+    assert run_directory.resolve(str(runs / "latest"), runs).run_id == run.run_id
 
 
 def test_the_same_second_and_tail_do_not_collide(runs: Path) -> None:
-    """A taken id is never used twice."""
     tails = iter(["0000", "0000", "0001"])
-    first = create(runs, "train", NOON, lambda: next(tails))
-    second = create(runs, "train", NOON, lambda: next(tails))
+    first = run_directory.create(runs, "train", NOON, lambda: next(tails))
+    second = run_directory.create(runs, "train", NOON, lambda: next(tails))
     assert first.path != second.path
     assert runs_in(runs)[-1] == second
 
@@ -106,8 +96,7 @@ def test_the_same_second_and_tail_do_not_collide(runs: Path) -> None:
     ],
 )
 def test_names_are_safe_as_folder_names(text: str, name: str) -> None:
-    """Nothing in a name can leave the runs directory or surprise a shell."""
-    assert clean_name(text) == name
+    assert run_directory.clean_name(text) == name
 
 
 @pytest.mark.parametrize(
@@ -125,8 +114,7 @@ def test_names_are_safe_as_folder_names(text: str, name: str) -> None:
     ],
 )
 def test_a_run_is_named_after_its_script(command: list[str], name: str) -> None:
-    """train.py gives train, however it is launched."""
-    assert name_from_command(command) == name
+    assert run_directory.name_from_command(command) == name
 
 
 @pytest.mark.parametrize(
@@ -141,14 +129,12 @@ def test_a_run_is_named_after_its_script(command: list[str], name: str) -> None:
 def test_a_place_that_cannot_be_written_is_refused_with_advice(
     runs: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
 ) -> None:
-    """Exit code 78 and --runs-dir, and no half-made directory left."""
-
     def refuse(_path: Path) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(run_directory, "refuse_full", refuse)
     with pytest.raises(WtrainError) as caught:
-        create(runs, "train", NOON)
+        run_directory.create(runs, "train", NOON)
     assert words in caught.value.message
     assert caught.value.exit_code == EXIT_REFUSED
     assert "--runs-dir" in str(caught.value.hint)
@@ -156,11 +142,10 @@ def test_a_place_that_cannot_be_written_is_refused_with_advice(
 
 
 def test_a_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    """A runs directory that is a file is named as such."""
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(WtrainError, match="is not a directory"):
-            create(place, "train")
+            run_directory.create(place, "train")
 
 
 @pytest.fixture
@@ -175,20 +160,18 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 def test_a_real_full_file_system_is_refused(mounted: Path) -> None:
     """Folders can be made on a full tmpfs, data not: it is noticed at the start."""
     with pytest.raises(WtrainError, match="full disk"):
-        create(mounted / "runs", "train")
+        run_directory.create(mounted / "runs", "train")
     assert runs_in(mounted / "runs") == ()
 
 
 def test_a_real_read_only_file_system_is_refused(mounted: Path) -> None:
-    """A read-only mount is refused for root, too."""
     remount = ["mount", "-o", "remount,ro", str(mounted)]
     subprocess.run(remount, timeout=10, check=True)
     with pytest.raises(WtrainError, match="read-only"):
-        create(mounted / "runs", "train")
+        run_directory.create(mounted / "runs", "train")
 
 
 def test_runs_dir_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flag wins over the variable, the variable over ./wtrain-runs."""
     monkeypatch.chdir(tmp_path)
     assert default_runs_dir() == tmp_path / "wtrain-runs"
     monkeypatch.setenv("WTRAIN_RUNS_DIR", "elsewhere")
@@ -197,29 +180,27 @@ def test_runs_dir_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_is_found_by_id_name_prefix_and_path(runs: Path, tmp_path: Path) -> None:
-    """All four ways of naming a run, a name meaning its newest."""
     old = make(runs, "train", NOON, "0001")
     new = make(runs, "train", NOON + 5, "0002")
     other = make(runs, "train-big", NOON + 9, "0003")
-    assert resolve(old.run_id, runs) == old
-    assert resolve("train", runs) == new
-    assert resolve("train-big", runs) == other
-    assert resolve(other.run_id[:12], runs) == other
-    assert resolve(str(old.path), tmp_path).path == old.path
-    assert resolve(str(runs / "latest"), tmp_path).path == other.path
-    assert resolve(None, runs) == other
+    assert run_directory.resolve(old.run_id, runs) == old
+    assert run_directory.resolve("train", runs) == new
+    assert run_directory.resolve("train-big", runs) == other
+    assert run_directory.resolve(other.run_id[:12], runs) == other
+    assert run_directory.resolve(str(old.path), tmp_path).path == old.path
+    assert run_directory.resolve(str(runs / "latest"), tmp_path).path == other.path
+    assert run_directory.resolve(None, runs) == other
 
 
 def test_an_ambiguous_or_unknown_reference_names_the_candidates(runs: Path) -> None:
-    """The error lists what could have been meant."""
     first, second = make(runs, tail="0001"), make(runs, at=NOON + 1, tail="0002")
     with pytest.raises(WtrainError) as caught:
-        resolve("trai", runs)
+        run_directory.resolve("trai", runs)
     assert caught.value.reference == "run-ambiguous"
     assert first.run_id in str(caught.value.hint)
     assert second.run_id in str(caught.value.hint)
     with pytest.raises(WtrainError) as caught:
-        resolve("nonsense", runs)
+        run_directory.resolve("nonsense", runs)
     assert caught.value.reference == "run-unknown"
     assert second.run_id in str(caught.value.hint)
 
@@ -227,42 +208,41 @@ def test_an_ambiguous_or_unknown_reference_names_the_candidates(runs: Path) -> N
 def test_without_a_run_here_the_newest_live_one_is_meant(runs: Path, tmp_path: Path) -> None:
     """From another directory `status` finds what runs on this machine."""
     with pytest.raises(WtrainError, match="no run here"):
-        resolve(None, tmp_path / "nothing")
+        run_directory.resolve(None, tmp_path / "nothing")
     live(make(runs, tail="0001"))
     newest = live(make(runs, at=NOON + 1, tail="0002"))
-    assert resolve(None, tmp_path / "nothing").path == newest.path
-    assert resolve("train", tmp_path / "nothing").path == newest.path
+    assert run_directory.resolve(None, tmp_path / "nothing").path == newest.path
+    assert run_directory.resolve("train", tmp_path / "nothing").path == newest.path
 
 
 def test_an_acting_command_means_a_run_of_this_directory(runs: Path, tmp_path: Path) -> None:
     """`stop` without RUN needs one live run here; a run of another directory must be named."""
     with pytest.raises(WtrainError, match="no run is live in this directory"):
-        resolve_live(None, runs)
+        run_directory.resolve_live(None, runs)
     make(runs, tail="0009")
     one = live(make(runs, tail="0001"))
-    assert resolve_live(None, runs).path == one.path
+    assert run_directory.resolve_live(None, runs).path == one.path
     with pytest.raises(WtrainError, match="no run is live in this directory") as caught:
-        resolve_live(None, tmp_path / "nothing")
+        run_directory.resolve_live(None, tmp_path / "nothing")
     assert one.run_id in str(caught.value.hint)
     assert str(runs) in str(caught.value.hint)
     elsewhere = live(make(tmp_path / "there", tail="0002"))
-    assert resolve_live(None, runs).path == one.path
-    assert resolve_live(elsewhere.run_id, runs).path == elsewhere.path
+    assert run_directory.resolve_live(None, runs).path == one.path
+    assert run_directory.resolve_live(elsewhere.run_id, runs).path == elsewhere.path
     live(make(runs, tail="0003"))
     with pytest.raises(WtrainError, match="several runs are live"):
-        resolve_live(None, runs)
+        run_directory.resolve_live(None, runs)
 
 
 def test_a_live_run_here_is_found_without_the_list_of_live_runs(runs: Path) -> None:
     run = make(runs, tail="0001")
     lock = RunLock(run.lock, Holder(pid=os.getpid(), start=1, host="here"))
     lock.acquire()
-    assert resolve_live(None, runs).path == run.path
+    assert run_directory.resolve_live(None, runs).path == run.path
     lock.release()
 
 
 def test_strangers_in_the_runs_directory_are_no_runs(runs: Path) -> None:
-    """Only folders with a run's id are listed; a link that poses as one is not followed."""
     run = make(runs)
     (runs / "notes").mkdir()
     (runs / "train-20261121-120000-zzzz").mkdir()
@@ -271,7 +251,6 @@ def test_strangers_in_the_runs_directory_are_no_runs(runs: Path) -> None:
 
 
 def test_requests_are_taken_once_in_order(runs: Path) -> None:
-    """What commands post, the supervisor takes oldest first, each once."""
     run = make(runs)
     requests.post(run, "save", "wtrain save")
     requests.post(run, "stop", "wtrain stop")
@@ -296,7 +275,6 @@ def test_a_bad_request_is_removed_and_ignored(runs: Path) -> None:
 
 
 def test_a_request_to_a_vanished_run_is_an_error(runs: Path) -> None:
-    """The command says that nobody can read its request."""
     run = RunDirectory(runs / "gone" / "train-20261121-120000-0000")
     with pytest.raises(WtrainError) as caught:
         requests.post(run, "stop", "me")
@@ -324,7 +302,6 @@ def test_the_list_of_live_runs(runs: Path) -> None:
 def test_stale_and_strange_entries_are_not_listed(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run whose directory is gone, garbage, and another host's runs are left out."""
     gone, ours, theirs = (make(runs, tail=f"000{number}") for number in range(3))
     for run in (gone, ours):
         registry.register(run, ProcessId(7, 8))
@@ -345,7 +322,6 @@ def test_stale_and_strange_entries_are_not_listed(
 def test_an_unwritable_home_does_not_keep_a_run_from_starting(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """register() says False instead of raising."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     assert not registry.register(make(runs), ProcessId(7, 8))

@@ -39,7 +39,6 @@ def verdict_of(evidence) -> BundleVerdict:
     ],
 )
 def test_every_case_fits_on_one_screen(part):
-    """At most 23 lines of 80 characters; the culprit and the first remedy are always on it."""
     words = remedy_words()
     for case in read_cases(part):
         evidence = case.evidence
@@ -57,7 +56,6 @@ def test_every_case_fits_on_one_screen(part):
 
 
 def test_what_is_on_the_screen():
-    """Who, where everybody is, why, what to change, and how to see more."""
     case = next(c for c in read_cases("held_out") if "rank-7-loader" in c.name)
     evidence = case.evidence
     found = judge(evidence)
@@ -77,6 +75,5 @@ def test_without_an_explanation_it_says_so():
 
 
 def test_every_remedy_of_a_family_is_explained():
-    """A bare id tells nobody what to change."""
     named = {remedy for family in known_families() for remedy in family.remedies}
     assert named - remedy_words().keys() == set()

@@ -132,7 +132,6 @@ def _inside(found: list[list[str]]) -> bool:
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(WORDS)
 def test_every_word_reaches_the_program(place: Path, tmp_path: Path, words: list[str]) -> None:
-    """Quotes, variables and line ends are no syntax."""
     batch = Batch(place, tmp_path, script("run.sh", *words))
     assert batch.process.wait(30) == 0
     said = batch.out.read_bytes().split(b"\0")

@@ -2,28 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from watchdog_train.core.diagnosis import stacks
 from watchdog_train.core.diagnosis.facts import Evidence, ProcessEvidence
 from watchdog_train.core.diagnosis.idle import is_idle_helper, is_idle_worker
 from watchdog_train.core.diagnosis.places import groups
-from watchdog_train.core.diagnosis.stacks import (
-    Frame,
-    ThreadStack,
-    deciding_frame,
-    find_chain,
-    frame_matches,
-    is_forked,
-    own_frames,
-    printable,
-    short_file,
-)
 
 
 def stack(*texts, main=False):
     frames = []
     for text in texts:
         name, _, file = text.partition(" ")
-        frames.append(Frame(function=name, file=file, line=1))
-    return ThreadStack(frames=tuple(frames), main=main)
+        frames.append(stacks.Frame(function=name, file=file, line=1))
+    return stacks.ThreadStack(frames=tuple(frames), main=main)
 
 
 IDLE_WORKER = (
@@ -53,14 +43,13 @@ IDLE_WORKER = (
     ],
 )
 def test_a_pattern_fits_function_and_file(pattern, function, file, fits):
-    assert frame_matches(pattern, Frame(function=function, file=file, line=1)) is fits
+    assert stacks.frame_matches(pattern, stacks.Frame(function=function, file=file, line=1)) is fits
 
 
 def test_a_chain_keeps_its_order():
-    """Chains go from the outermost frame to the innermost."""
     frames = stack("c f.py", "b f.py", "a f.py").frames
-    assert find_chain(["a", "c"], frames)
-    assert not find_chain(["c", "a"], frames)
+    assert stacks.find_chain(["a", "c"], frames)
+    assert not stacks.find_chain(["c", "a"], frames)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +77,13 @@ def test_a_worker_that_waits_for_orders_is_idle():
 
 def test_frames_of_the_parent_are_cut_off_a_forked_child():
     frames = stack(*IDLE_WORKER).frames
-    assert is_forked(frames)
-    assert own_frames(frames)[-1].name == "_bootstrap"
+    assert stacks.is_forked(frames)
+    assert stacks.own_frames(frames)[-1].name == "_bootstrap"
 
 
 def test_the_deciding_frame_is_not_the_wait():
     frames = stack("select selectors.py", "wait multiprocessing/connection.py", "f a.py").frames
-    assert deciding_frame(frames).name == "f"
+    assert stacks.deciding_frame(frames).name == "f"
 
 
 def test_groups_put_idle_workers_last():
@@ -108,5 +97,5 @@ def test_groups_put_idle_workers_last():
 
 
 def test_names_cannot_carry_terminal_commands():
-    assert "\x1b" not in printable("f\x1b[2J")
-    assert short_file("/opt/v/lib/python3.12/site-packages/a/b.py") == "a/b.py"
+    assert "\x1b" not in stacks.printable("f\x1b[2J")
+    assert stacks.short_file("/opt/v/lib/python3.12/site-packages/a/b.py") == "a/b.py"

@@ -9,21 +9,11 @@ import pytest
 
 from tests.core import builders as b
 from watchdog_train.core import events as e
+from watchdog_train.core import model as m
 from watchdog_train.core.actions import Action, Record, StartEvidence, StartLook, Wait
 from watchdog_train.core.detection.detect import Verdict
 from watchdog_train.core.fold.evolve import evolve
 from watchdog_train.core.fold.state import State
-from watchdog_train.core.model import (
-    Basis,
-    MemberSample,
-    Patience,
-    PatienceRow,
-    Phase,
-    Place,
-    SilentAt,
-    Why,
-    said,
-)
 from watchdog_train.core.model import explanation as x
 from watchdog_train.core.model import waits as w
 from watchdog_train.core.policy import Policy
@@ -32,8 +22,8 @@ from watchdog_train.report.why_text import why_text
 
 POLICY = Policy()
 ALIVE = Verdict(kind="alive")
-LINE = Place(function="fetch", file="train.py", line=9)
-LIMITS_S: dict[PatienceRow, float | None] = {
+LINE = m.Place(function="fetch", file="train.py", line=9)
+LIMITS_S: dict[m.PatienceRow, float | None] = {
     "proven": 20.0,
     "unknown": 75.0,
     "at-work": 75.0,
@@ -48,7 +38,7 @@ LIMITS_S: dict[PatienceRow, float | None] = {
 }
 
 
-def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Verdict:
+def quiet(basis: m.Basis = "quiet", phase: m.Phase = "train", **changes: Any) -> Verdict:
     found = Verdict(
         kind="suspect",
         basis=basis,
@@ -57,7 +47,7 @@ def quiet(basis: Basis = "quiet", phase: Phase = "train", **changes: Any) -> Ver
         age_s=30.0,
         quiet_s=30.0,
         steady=True,
-        why=said("quiet"),
+        why=m.said("quiet"),
     )
     return msgspec.structs.replace(found, **changes)
 
@@ -78,29 +68,31 @@ def event(action: Action | None) -> e.AnyEvent:
     return action.events[-1]
 
 
-def suspected(basis: Basis = "quiet", **changes: Any) -> e.Suspected:
-    found = e.Suspected(basis=basis, phase="train", ranks=(0,), age_s=30.0, why=said("quiet"))
+def suspected(basis: m.Basis = "quiet", **changes: Any) -> e.Suspected:
+    found = e.Suspected(basis=basis, phase="train", ranks=(0,), age_s=30.0, why=m.said("quiet"))
     return msgspec.structs.replace(found, **changes)
 
 
-def patience(row: PatienceRow = "unknown", doing: x.Doing | None = None, **more: Any) -> Patience:
+def patience(
+    row: m.PatienceRow = "unknown", doing: x.Doing | None = None, **more: Any
+) -> m.Patience:
     """With a root that the user's own line has asked for something."""
     doing = doing or w.TcpWait(call="read", address="10.0.0.1:80")
     root = x.Standstill(who=x.Who(pid=b.ROOT, rank=0), doing=doing, own=LINE)
-    return Patience(row=row, limit_s=LIMITS_S[row], root=root, line=LINE, **more)
+    return m.Patience(row=row, limit_s=LIMITS_S[row], root=root, line=LINE, **more)
 
 
-def looked(row: PatienceRow = "unknown", since: float = 0.0, **more: Any) -> e.Looked:
+def looked(row: m.PatienceRow = "unknown", since: float = 0.0, **more: Any) -> e.Looked:
     return e.Looked(
         patience=patience(row, **more),
-        why=said("it waits"),
+        why=m.said("it waits"),
         since_mono=since,
         limit_s=LIMITS_S[row],
     )
 
 
 def silent(
-    row: PatienceRow, *earlier: e.AnyEvent, at: float = 0.0, basis: Basis = "quiet", **more: Any
+    row: m.PatienceRow, *earlier: e.AnyEvent, at: float = 0.0, basis: m.Basis = "quiet", **more: Any
 ) -> State:
     """Silent since 0 s, and looked at a moment ago."""
     return b.running(*earlier, suspected(basis, age_s=at), looked(row, **more), at=at)
@@ -123,16 +115,14 @@ def limit_s(state: State, verdict: Verdict, policy: Policy = POLICY, step: int =
 
 
 def noticed(kind: Any) -> e.Noticed:
-    return e.Noticed(kind=kind, pids=(b.ROOT,), why=said("notice"))
+    return e.Noticed(kind=kind, pids=(b.ROOT,), why=m.said("notice"))
 
 
 def test_a_suspicion_is_recorded_before_anything_is_done() -> None:
-    """The log says why a look follows."""
     assert isinstance(event(ask(b.running(), quiet())), e.Suspected)
 
 
 def test_a_suspicion_is_looked_at_once() -> None:
-    """One look at a time, and its answer becomes an event."""
     state = b.running(suspected())
     assert isinstance(ask(state, quiet()), StartLook)
     assert isinstance(ask(state, quiet(), running=frozenset({"look"})), Wait)
@@ -145,10 +135,10 @@ def test_a_suspicion_is_looked_at_once() -> None:
 
 def test_a_look_that_failed_is_unknown() -> None:
     """Without stacks or waits nothing is known: as long as before the third step; and why."""
-    failed = b.result(explanation=None, problem="no", patience=Patience())
+    failed = b.result(explanation=None, problem="no", patience=m.Patience())
     found = event(ask(b.running(suspected()), quiet(), look=failed))
     assert isinstance(found, e.Looked)
-    assert (found.patience, found.why) == (Patience(limit_s=150.0), said("no"))
+    assert (found.patience, found.why) == (m.Patience(limit_s=150.0), m.said("no"))
 
 
 SEEN = x.CollectiveWait()
@@ -181,9 +171,8 @@ UNSAVED = 300.0
     ],
 )
 def test_patience_decides_when_it_is_a_stall(
-    row: PatienceRow, verdict: Verdict, after_s: float | None
+    row: m.PatienceRow, verdict: Verdict, after_s: float | None
 ) -> None:
-    """By what it waits for, from the last progress."""
     assert limit_s(silent(row, basis=verdict.basis), verdict) == after_s
 
 
@@ -223,7 +212,6 @@ def test_the_last_look_comes_in_time_for_the_limit() -> None:
 
 
 def test_looks_are_repeated_ever_more_seldom() -> None:
-    """The distance doubles, from 10 s to 300 s."""
     state = b.running(suspected(age_s=20.0), at=20.0)
     looks, at = [], 20.0
     while at < 1500.0:
@@ -235,7 +223,7 @@ def test_looks_are_repeated_ever_more_seldom() -> None:
     assert looks == [20.0, 30.0, 40.0, 60.0, 100.0, 180.0, 340.0, 640.0, 940.0, 1240.0]
 
 
-def asleep(left_s: float) -> Patience:
+def asleep(left_s: float) -> m.Patience:
     return patience("sleep", w.SleepWait(left_s=left_s), look_in_s=left_s)
 
 
@@ -277,7 +265,6 @@ def test_a_shorter_patience_counts_from_its_beginning() -> None:
 
 
 def test_nobody_lives_for_ever_by_changing() -> None:
-    """After an hour a change earns nothing."""
     state = silent("poll", at=3700.0)
     found = event(ask(state, quiet(), 3701.0, look=b.result(patience=patience())))
     assert found.since_mono == 0.0
@@ -309,11 +296,11 @@ def test_stopped_is_a_stall_only_by_its_own_limit() -> None:
     assert isinstance(declared, e.StallDeclared)
 
 
-def fallen_silent_at(step: int = 0, wait: str = "TcpWait", own: Place = LINE) -> e.StallDeclared:
-    return b.stall(at=SilentAt(own=own, wait=wait, steps=step))
+def fallen_silent_at(step: int = 0, wait: str = "TcpWait", own: m.Place = LINE) -> e.StallDeclared:
+    return b.stall(at=m.SilentAt(own=own, wait=wait, steps=step))
 
 
-ELSEWHERE = fallen_silent_at(own=Place(function="f", file="train.py", line=10))
+ELSEWHERE = fallen_silent_at(own=m.Place(function="f", file="train.py", line=10))
 
 
 @pytest.mark.parametrize(
@@ -335,15 +322,14 @@ ELSEWHERE = fallen_silent_at(own=Place(function="f", file="train.py", line=10))
     ],
 )
 def test_silent_again_at_the_same_place(
-    row: PatienceRow, before: tuple[e.StallDeclared, ...], after_s: float
+    row: m.PatienceRow, before: tuple[e.StallDeclared, ...], after_s: float
 ) -> None:
     """Same line, same wait, same step: maybe the first one was a pause."""
     assert limit_s(silent(row, *before), quiet()) == after_s
 
 
 @pytest.mark.parametrize(
-    ("first_sampled", "step", "after_s"),
-    [(2, 101, 900.0), (19, 101, 900.0), (19, 102, 75.0)],
+    ("first_sampled", "step", "after_s"), [(2, 101, 900.0), (19, 101, 900.0), (19, 102, 75.0)]
 )
 def test_the_same_place_is_told_by_the_step_that_the_training_counts(
     first_sampled: int, step: int, after_s: float
@@ -361,11 +347,10 @@ def test_a_collective_is_never_the_same_place() -> None:
 
 
 def test_a_pause_is_said_once_a_line() -> None:
-    """With its length; a short one is not worth a word."""
     state = silent("network", at=30.0)
     ended = event(ask(state, quiet(kind="alive", moved_at=50.0), 50.0))
     assert (ended.paused_s, ended.patience, ended.said) == (50.0, patience("network"), False)
-    assert ended.at == SilentAt(own=LINE, wait="TcpWait", steps=0)
+    assert ended.at == m.SilentAt(own=LINE, wait="TcpWait", steps=0)
     state = then(state, ended, 50.0)
     state = then(then(state, suspected(), 130.0), looked("network"), 131.0)
     again = event(ask(state, quiet(kind="alive", moved_at=170.0), 170.0))
@@ -400,25 +385,23 @@ def test_what_the_kernel_holds_is_said_and_a_stall_only_when_it_lasts(
 def test_a_prompt_is_never_a_stall() -> None:
     """It is named once, and then waited for; a look now and then shows whether it still is one."""
     state = silent("input", at=30.0)
-    assert event(ask(state, quiet(), 30.0)) == e.Noticed(kind="input", pids=(), why=said(ASKS))
+    assert event(ask(state, quiet(), 30.0)) == e.Noticed(kind="input", pids=(), why=m.said(ASKS))
     assert limit_s(then(state, noticed("input"), 30.0), quiet()) is None
 
 
 @pytest.mark.parametrize(
-    "history",
-    [(suspected(),), (suspected(), looked()), (noticed("input"),), (noticed("busy"),)],
+    "history", [(suspected(),), (suspected(), looked()), (noticed("input"),), (noticed("busy"),)]
 )
 def test_life_ends_the_suspicion(history: tuple[e.AnyEvent, ...]) -> None:
-    """Whatever was said about a silence is over with it."""
     state = b.running(*history)
     assert isinstance(event(ask(state, ALIVE)), e.SuspicionEnded)
-    assert ask(b.running(*history, e.SuspicionEnded(why=said(""))), ALIVE) is None
+    assert ask(b.running(*history, e.SuspicionEnded(why=m.said(""))), ALIVE) is None
 
 
 def test_a_dead_keeper_is_no_silence() -> None:
     """Its notice stays, and is not ended by progress again and again."""
     assert ask(b.running(noticed("keeper")), ALIVE) is None
-    state = b.running(suspected(), noticed("keeper"), e.SuspicionEnded(why=said("")))
+    state = b.running(suspected(), noticed("keeper"), e.SuspicionEnded(why=m.said("")))
     assert state.notices == ("keeper",)
 
 
@@ -430,12 +413,12 @@ def test_busy_over_the_hard_budget_is_dumped_and_said_and_no_more() -> None:
     action = ask(state, busy)
     assert (action.bundle_why, action.kind) == ("manual", "busy")
     state = b.running(suspected("hard-budget"), b.collecting(why="manual"))
-    assert event(ask(state, busy)) == e.Noticed(kind="busy", pids=(), why=said("quiet"))
+    assert event(ask(state, busy)) == e.Noticed(kind="busy", pids=(), why=m.said("quiet"))
     state = b.running(suspected("hard-budget"), noticed("busy"))
     assert ask(state, busy, 1e6) is None
 
 
-def spinning(row: PatienceRow, limit: float | None, *, odd: int = 0) -> list[e.AnyEvent]:
+def spinning(row: m.PatienceRow, limit: float | None, *, odd: int = 0) -> list[e.AnyEvent]:
     """What is recorded of a busy job; sample number `odd` finds something else."""
     state = b.running(suspected("hard-budget", age_s=0.0), noticed("busy"))
     found: list[e.AnyEvent] = []
@@ -485,7 +468,6 @@ def test_one_sample_that_finds_something_else_begins_the_count_anew() -> None:
 
 
 def test_busy_waits_for_a_collection_that_nobody_wants_any_more() -> None:
-    """One collector at a time."""
     state = b.running(suspected("hard-budget"))
     found = event(ask(state, quiet("hard-budget"), running=frozenset({"evidence"})))
     assert isinstance(found, e.Noticed)
@@ -505,7 +487,6 @@ def test_busy_time_is_not_patience() -> None:
 
 
 def test_the_users_limit_needs_no_look() -> None:
-    """The user's word is a stall at once."""
     declared = event(ask(b.running(), quiet("user-limit", kind="stall")))
     assert isinstance(declared, e.StallDeclared)
     assert declared.basis == "user-limit"
@@ -513,7 +494,7 @@ def test_the_users_limit_needs_no_look() -> None:
 
 def test_what_was_reported_is_not_reported_again() -> None:
     """With --observe one silence is one report, until there is life again."""
-    history = (b.stall(), e.WouldHaveKilled(stall_id="0001", why=said("quiet")))
+    history = (b.stall(), e.WouldHaveKilled(stall_id="0001", why=m.said("quiet")))
     state = b.running(*history)
     assert state.muted
     assert ask(state, quiet(), 1e6) is None
@@ -521,15 +502,15 @@ def test_what_was_reported_is_not_reported_again() -> None:
     assert isinstance(event(ask(state, ALIVE)), e.SuspicionEnded)
 
 
-STOPPED = Why("stopped", pids=(b.ROOT,), rank=0, seconds=5.0)
+STOPPED = m.Why("stopped", pids=(b.ROOT,), rank=0, seconds=5.0)
 FROZEN = msgspec.structs.replace(STOPPED, held=w.Stopped(freezer="/g/cgroup.freeze"))
 
 
-def held(*found: Why) -> e.Noticed:
+def held(*found: m.Why) -> e.Noticed:
     return e.Noticed(kind="stopped", pids=(b.ROOT,), why=found[0].plus(*found[1:]))
 
 
-def held_at(state: State, at: float, verdict: Verdict, *members: MemberSample) -> Action | None:
+def held_at(state: State, at: float, verdict: Verdict, *members: m.MemberSample) -> Action | None:
     return watch(b.observation(b.sample(at, *members), verdict), state, POLICY)
 
 
@@ -541,7 +522,6 @@ def test_who_is_stopped_is_said_once_and_hides_nothing() -> None:
 
 
 def test_who_stays_stopped_among_the_living_is_said_once() -> None:
-    """The others' progress is no news of whoever is stopped."""
     alive = msgspec.structs.replace(ALIVE, stopped=(STOPPED,))
     assert held_at(b.running(held(STOPPED)), 5.0, alive, b.rank(state="T")) is None
     frozen = msgspec.structs.replace(ALIVE, stopped=(FROZEN,))
@@ -563,7 +543,6 @@ def test_who_continues_is_said_and_is_stopped_no_more() -> None:
 
 
 def test_a_part_of_the_stopped_continues() -> None:
-    """Whoever stays stopped is said again."""
     both = msgspec.structs.replace(STOPPED, pids=(b.ROOT, 11))
     state = b.running(e.Noticed(kind="stopped", pids=both.pids, why=both))
     alive = msgspec.structs.replace(ALIVE, stopped=(STOPPED,))
@@ -580,7 +559,7 @@ def test_a_part_of_the_stopped_continues() -> None:
     [("network", 50.0, 50.0), ("network", 0.0, 0.0), ("stopped", 50.0, 0.0)],
 )
 def test_only_what_moved_went_on_by_itself(
-    row: PatienceRow, moved_at: float, paused_s: float
+    row: m.PatienceRow, moved_at: float, paused_s: float
 ) -> None:
     """Activity of others ends the suspicion of a rank that is silent still, or stopped still."""
     alive = quiet(kind="alive", moved_at=moved_at)
@@ -590,7 +569,6 @@ def test_only_what_moved_went_on_by_itself(
 
 @pytest.mark.parametrize("history", [(b.stop(),), (b.exited(),)])
 def test_nobody_is_suspected_at_the_end(history: tuple[e.AnyEvent, ...]) -> None:
-    """After a stop request or an exit silence means nothing."""
     assert ask(b.running(*history), quiet("user-limit", kind="stall")) is None
 
 

@@ -49,7 +49,6 @@ def told(display: Pipe, polls: list[tuple[float, int | None]], **policy: Any) ->
 
 
 def test_a_line_every_five_minutes() -> None:
-    """The first after five minutes, with what is known then."""
     polls: list[tuple[float, int | None]] = [(float(at), at) for at in range(1, 902)]
     lines = told(Pipe(), polls)
     assert len(lines) == 3
@@ -96,7 +95,6 @@ def line(state: State, observation: Observation) -> str | None:
 
 
 def test_before_the_first_step() -> None:
-    """Which phase, and for how long."""
     assert line(b.running(), seen(12.0, None, phase="load")) == (
         "wtrain: no step yet, phase load, 12 s"
     )

@@ -21,12 +21,7 @@ from watchdog_train.core.model import Patience, RankEnd, Sample
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.policy import Policy, WaitLimits
 from watchdog_train.core.replay import Replay
-from watchdog_train.core.trace import (
-    LONGEST_STRIDE,
-    TraceWriter,
-    decode_line,
-    sample_of,
-)
+from watchdog_train.core.trace import LONGEST_STRIDE, TraceWriter, decode_line, sample_of
 from watchdog_train.errors import WtrainError
 from watchdog_train.report.why_text import why_text
 from watchdog_train.store import trace_file
@@ -266,7 +261,6 @@ def test_a_stall_is_said_once_and_again_after_life() -> None:
 
 
 def test_the_settings_decide() -> None:
-    """Tuning last night's run is what it is for."""
     patient = Policy(patience=WaitLimits(unknown_s=120.0))
     rows = dict.fromkeys((113.0, 124.0, 139.0, 169.0, 175.0, 214.0, 220.0), "unknown")
     lines = list(written(stopping_at(100, 300), rows))
@@ -381,7 +375,6 @@ def test_a_disk_that_refuses_is_said_and_tried_again(tmp_path: Path) -> None:
 def test_a_line_without_end_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes in pieces, and what follows is read."""
     monkeypatch.setattr(trace_file, "LINE_BYTES", 64)
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b"{1}\n" + b"x" * 1000 + b"\n{4}\n")
@@ -392,7 +385,6 @@ def test_a_line_without_end_does_not_fill_the_memory(
 
 @pytest.mark.parametrize("kind", ["missing", "directory"])
 def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
-    """With its path, and exit code 78."""
     path = tmp_path / "trace.jsonl"
     if kind == "directory":
         path.mkdir()

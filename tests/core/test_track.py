@@ -7,24 +7,17 @@ from typing import Any
 import pytest
 
 from tests.core import builders as b
-from watchdog_train.core.detection.track import (
-    SURVIVED_COUNTS_S,
-    Track,
-    advance,
-    lengthen,
-    new_track,
-    survived_s,
-)
+from watchdog_train.core.detection import track as tracks
 from watchdog_train.core.model import Sample
 from watchdog_train.core.policy import Detection
 
 DETECTION = Detection()
 
 
-def track(*polls: Sample) -> Track:
-    memory = new_track(polls[0].at)
+def track(*polls: Sample) -> tracks.Track:
+    memory = tracks.new_track(polls[0].at)
     for poll in polls:
-        memory = advance(memory, poll, DETECTION)
+        memory = tracks.advance(memory, poll, DETECTION)
     return memory
 
 
@@ -100,7 +93,6 @@ def test_what_is_no_silence_by_one_signal(name: str) -> None:
 
 
 def test_progress_restarts_the_windows() -> None:
-    """All quiet windows lie after the last progress."""
     polls = [b.sample(float(at), b.rank(words=5 + (at >= 7))) for at in range(10)]
     memory = track(*polls)
     assert memory.quiet_windows == 1
@@ -109,7 +101,6 @@ def test_progress_restarts_the_windows() -> None:
 
 @pytest.mark.parametrize("word", range(8))
 def test_every_progress_word_counts(word: int) -> None:
-    """Beats, steps, batches, ticks and saves: one that moves is progress."""
     before = (1,) * 8
     after = tuple(value + (place == word) for place, value in enumerate(before))
     memory = track(b.sample(0.0, b.rank(words=before)), b.sample(5.0, b.rank(words=after)))
@@ -126,7 +117,6 @@ def test_a_phase_seam_starts_the_budget_anew(seam: dict[str, Any]) -> None:
 
 
 def test_a_milestone_is_a_sign_of_life() -> None:
-    """What is reached on the way to the first step counts, though it is no progress."""
     memory = track(b.sample(0.0, b.rank()), b.sample(40.0, b.rank(milestone=2)))
     assert memory.ranks[0].changed_at == 40.0
     assert memory.progress_at == 0.0
@@ -136,11 +126,11 @@ def test_a_quiet_silence_that_ended_is_remembered_for_an_hour() -> None:
     """What came once may come again; one outlier does not count for ever."""
     polls = [b.sample(float(at), b.rank(words=5 + (at >= 40))) for at in range(50)]
     memory = track(*polls)
-    assert survived_s(memory, "train", 50.0) == 40.0
-    assert survived_s(memory, "eval", 50.0) == 0.0
-    assert survived_s(memory, "train", 40.0 + SURVIVED_COUNTS_S + 1) == 0.0
+    assert tracks.survived_s(memory, "train", 50.0) == 40.0
+    assert tracks.survived_s(memory, "eval", 50.0) == 0.0
+    assert tracks.survived_s(memory, "train", 40.0 + tracks.SURVIVED_COUNTS_S + 1) == 0.0
     busy = [b.sample(float(at), b.rank(words=5 + (at >= 40)), cpu_s=at) for at in range(50)]
-    assert survived_s(track(*busy), "train", 50.0) == 0.0
+    assert tracks.survived_s(track(*busy), "train", 50.0) == 0.0
 
 
 def stepping(gap_s: float, count: int) -> list[Sample]:
@@ -238,7 +228,7 @@ def test_output_counts_as_life_without_heartbeats() -> None:
 
 def test_budgets_grow_after_a_false_alarm_up_to_a_cap() -> None:
     """A stall that recovered doubles its phase's budgets, sixteenfold at most."""
-    memory = new_track(0.0)
+    memory = tracks.new_track(0.0)
     for _ in range(6):
-        memory = lengthen(memory, "eval")
+        memory = tracks.lengthen(memory, "eval")
     assert memory.factors == {"eval": 16.0}

@@ -385,7 +385,6 @@ def test_what_nobody_saw_counts_when_it_is_reaped() -> None:
 
 
 def test_a_chain_of_ends_counts_once() -> None:
-    """Launcher, rank and worker end one after the other."""
     accounts = Accounts()
     look(accounts, row(10, 9, 1.0), row(11, 10, 20.0), row(12, 11, 300.0))
     assert look(accounts, row(10, 9, 1.0), row(11, 10, 20.0, 300.0), gone=(12,)) == 321.0

@@ -39,7 +39,6 @@ def run(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND])
 def test_only_regular_files_are_opened(held: bool, flags: int, run: Path, tmp_path: Path) -> None:
-    """A FIFO, a directory, a device and a link are refused at once, in words."""
     folder = run if held else tmp_path
     (tmp_path / "target").write_text("x")
     os.mkfifo(folder / "fifo")

@@ -72,11 +72,7 @@ def test_a_gpu_that_is_seen_tells_work_from_a_hang() -> None:
     def poll(at: float) -> Sample:
         use = GpuUse(util=60.0 if at < WORKED_S else 0.0, power=0.5 if at < WORKED_S else 0.1)
         return b.sample(
-            at,
-            b.member(),
-            cpu_s=sleeping(at).cpu_s,
-            log_bytes=sleeping(at).log_bytes,
-            gpu=use,
+            at, b.member(), cpu_s=sleeping(at).cpu_s, log_bytes=sleeping(at).log_bytes, gpu=use
         )
 
     assert "stall" in called(poll, WORKED_S + 3600)

@@ -45,12 +45,10 @@ def offences(source: str) -> list[str]:
     ],
 )
 def test_the_rule_sees_offences(source: str) -> None:
-    """Each way to wait for anybody is seen."""
     assert offences(source)
 
 
 def test_the_rule_allows_a_named_child() -> None:
-    """Waiting for one's own child by its pid is right."""
     assert not offences("os.waitpid(row.pid, os.WNOHANG); os.waitid(os.P_PID, child.pid, 0)")
 
 

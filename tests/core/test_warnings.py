@@ -15,13 +15,7 @@ from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import Ahead, SaveRecord, Why, said
 from watchdog_train.core.model.gpu import GpuUse
 from watchdog_train.core.notices.poll_events import news
-from watchdog_train.core.notices.warnings import (
-    DiskRoom,
-    Outlook,
-    Room,
-    advance,
-    resumed,
-)
+from watchdog_train.core.notices.warnings import DiskRoom, Outlook, Room, advance, resumed
 from watchdog_train.core.policy import Policy
 from watchdog_train.report.document import Document
 from watchdog_train.report.messages import news as told
@@ -66,7 +60,6 @@ def first(found: list[tuple[float, tuple[Ahead, ...]]]) -> float | None:
 
 @pytest.mark.parametrize("what", ["disk", "memory"])
 def test_low_is_said_after_some_looks_and_is_over_when_there_is_room(what: str) -> None:
-    """A moment of it is a save that replaces another; room again takes the warning back."""
     found = seen(lambda t: 100e6 if 600 <= t <= 900 else 50 * GB, 1.0, what=what)
     spoken = [at for at, one in found if one]
     assert min(spoken) == 660.0

@@ -61,7 +61,6 @@ SILENCES: dict[str, tuple[Any, float, str]] = {
 
 @pytest.mark.parametrize("name", SILENCES)
 def test_each_has_words_of_its_own(name: str) -> None:
-    """And nobody else's."""
     poll, seconds, said = SILENCES[name]
     why = why_text(judge(poll, seconds).why)
     assert said in why
