@@ -39,24 +39,23 @@ TaskName = Literal["look", "evidence", "survey", "joint", "keep", "restore", "co
 
 
 UNHEARD_S = 10.0
-"""An agent says a word every second; what it has said longer ago tells nothing of now."""
+"""Seconds. An agent reports every second; an older report says nothing about the present."""
 
 
 class Request(Value, tag=True):
     kind: Literal["stop", "stop_now", "interrupt", "save", "dump"]
     by: str
     relayed: bool = False
-    """An agent was asked."""
 
 
 class LaunchReport(Value):
-    """What the keeper wrote about the start of an attempt: the root, or why there is none."""
+    """The keeper's report on the start of an attempt: the root, or why it did not start."""
 
     root: ProcessId | None
     keeper: ProcessId
     error: str | None = None
     lost: bool = False
-    """The keeper has ended before anything was started."""
+    """The keeper exited before it started anything."""
 
 
 class SettingReport(Value):
@@ -67,8 +66,6 @@ class SettingReport(Value):
 
 
 class HookReport(Value):
-    """A hook that a training process could not arm."""
-
     hook: str
     pid: int
     status: Literal["skipped", "failed"]
@@ -76,22 +73,21 @@ class HookReport(Value):
 
 
 class Told(Value):
-    """What a training says in words, and what its machine lacks: of one machine, or of all."""
+    """What the training reported, and what its machine is short of; for one machine or for all."""
 
     settings: tuple[SettingReport, ...] = ()
     places: tuple[RankPlaces, ...] = ()
-    """Milestones of the judged processes."""
     hooks: tuple[HookReport, ...] = ()
     not_resumed: str | None = None
-    """Why a hook has not handed over the checkpoint of the plan, in the training's words."""
+    """Why a hook has not passed the plan's checkpoint to the script; from the training."""
     gpu_hold: GpuHold | None = None
-    """Before a restart: who holds the GPU memory that it needs; None: not known, or no GPU."""
+    """Before a restart: who holds the GPU memory it needs. None: unknown, or no GPU."""
     gpu_trouble: str | None = None
-    """Why nothing will be known of the GPUs any more."""
+    """Why the GPUs will stay unknown from now on."""
     short: str | None = None
     """Between two attempts: why nothing can be started, not even a scan of the checkpoints."""
     no_room: str | None = None
-    """Before a restart: why the run directory cannot take the files of the next attempt."""
+    """Before a restart: why the run directory has no room for the files of the next attempt."""
 
 
 class TreeSight(Value):
@@ -99,26 +95,26 @@ class TreeSight(Value):
     launch: LaunchReport | None = None
     exit: ExitStatus | None = None
     exited_at: float = 0.0
-    """When that was heard; 0: on another machine."""
+    """When the exit was reported; 0: on another machine."""
     last_words: tuple[MemberSample, ...] = ()
-    """Once the root has ended: the judged processes with what their slots said last."""
+    """After the root's exit: the judged processes with the last values of their slots."""
     running: frozenset[TaskName] = frozenset()
-    """A look, a collection."""
+    """Stack samples and collections under way."""
     look: EvidenceResult | None = None
     evidence: EvidenceResult | None = None
     told: Told = Told()
     is_heard: bool = True
-    """By this supervisor, of late: what was seen is what there is."""
+    """This supervisor received a recent report: the sample is current."""
     obeyed_at: float = 0.0
-    """When its agent was known to carry out what it was last told to send; inf: not yet."""
+    """When its agent acknowledged the newest order; inf: not yet."""
     silent_s: float = 0.0
-    """Since its agent was heard; before the first time, since somebody listens."""
+    """Since its agent's last report; before the first one, since the leader listens."""
     agent: Machine | None = None
-    """Who speaks for it; None: it is the supervisor's own, or was never heard."""
+    """The machine as its agent reported it; None: the supervisor's own, or no report yet."""
     other: int = 0
-    """An attempt that lives there, and that no leader of this run has begun."""
+    """An attempt running there that no leader of this run started."""
     sees: bool | None = True
-    """Whether the checkpoint of the next plan is there; None: not known yet."""
+    """Whether the machine sees the checkpoint of the next plan; None: not known yet."""
 
     @property
     def host(self) -> str:
@@ -129,51 +125,49 @@ class Observation(Told, dict=True):
     now: float
     wall: float
     trees: tuple[TreeSight, ...]
-    """One a machine, also before the first attempt; the supervisor's own is the first."""
+    """One per machine, also before the first attempt; the supervisor's own is first."""
     sample: Sample
-    """Of all of them together."""
+    """Of all machines together."""
     verdict: Verdict
     request: Request | None = None
     running: frozenset[TaskName] = frozenset()
-    """What runs for all machines."""
     survey: Survey | None = None
     joint: JointAnswer | None = None
     kept: KeepAnswer | None = None
     restored: RestoreAnswer | None = None
     commands: tuple[CommandResult, ...] | None = None
-    """What became of the user's commands before a restart."""
+    """Results of the user's commands before a restart."""
     saves: tuple[SaveRecord, ...] = ()
-    """Finished saves of the present attempt, oldest first; read where a copy may be kept."""
+    """Finished saves of the present attempt, oldest first; read only if copies may be kept."""
     other_port: int | None = None
-    """A free port for the ranks to meet at, when MASTER_PORT is taken between two attempts."""
+    """A free port for the rendezvous, if MASTER_PORT is taken between two attempts."""
     training: TrainingReport | None = None
     resume_options: tuple[str, ...] = ()
-    """Arguments by which the script may resume, as its own parser knows them."""
+    """Arguments by which the script may resume, from its own parser."""
     tasks: tuple[tuple[int, TaskNote], ...] = ()
     """Of a queue, with the pid of the process that ran it last."""
     last_save: SaveRecord | None = None
     bundles: int = 0
-    """Largest number of a bundle on disk: `wtrain dump` makes some without asking us."""
+    """Largest number of a bundle on disk: `wtrain dump` makes bundles independently."""
     signs: Signs = Signs()
     busy_at: float = 0.0
-    """When they were last seen to work: CPU, I/O, network, births and deaths."""
+    """When they last did work: CPU, I/O, network, births or deaths."""
     resumed_step: int | None = None
-    """The checkpoint's step, once the training itself has loaded the checkpoint of the plan."""
+    """The checkpoint's step, once the training has loaded the plan's checkpoint."""
     slept: Sleep | None = None
-    """The newest sleep of the machine, or of ours."""
+    """The newest sleep of the machine, or of the supervisor."""
     straggler: Straggler | None = None
-    """The rank that comes last, while one does."""
     ahead: tuple[Ahead, ...] | None = None
-    """What will go wrong if it goes on like this; None: nobody looks ahead."""
+    """What will fail later if this continues; None: not being checked."""
     no_save_room: str | None = None
-    """Before a restart: why its next save would end half-written, as the last one has."""
+    """Before a restart: why its next save would be cut short as the last one was."""
     blind: str | None = None
-    """Why no process can be looked at now; the sample is an old one."""
+    """Why processes cannot be read now; the sample is an old one."""
     steps_s: float | None = None
-    """Steps per second of late; None until they are steady."""
+    """Recent steps per second; None until they are steady."""
 
     def of(self, host: str) -> TreeSight:
-        """What was seen of one machine; of one that is not heard of nothing, so nothing is over."""
+        """The view of one machine; empty if it does not report, so nothing there has ended."""
         sight = self._by_host.get(host)
         return sight or TreeSight(sample=together((), at=self.now, host=host))
 
@@ -187,37 +181,37 @@ class Observation(Told, dict=True):
 
     @property
     def is_collecting(self) -> bool:
-        """Whether a collection runs on some machine that is heard."""
+        """Whether a collection runs on a machine that reports."""
         return any(sight.is_heard and "evidence" in sight.running for sight in self.trees)
 
 
 class Wait(Value):
     until: float
     decides: bool = False
-    """A limit is over then: the processes are to be sampled at that moment."""
+    """The end of this wait decides something: sample the processes at that moment."""
     idle: bool = False
-    """Nothing is under way: what ends it wakes us."""
+    """Nothing is under way; the end of a task wakes the supervisor."""
 
 
 class Record(Value):
     events: tuple[AnyEvent, ...]
     consumes: tuple[TaskName, ...] = ()
-    """Task results that these events have used up."""
+    """Task results that these events have used."""
     host: str = ""
-    """Whose evidence, where that is one of them."""
+    """Whose evidence, if it is one machine's."""
 
 
 class Launch(Value, tag=True):
     plan: Plan
     hosts: tuple[str, ...]
-    """One order goes to each."""
+    """Each gets one order."""
 
 
 class StartLook(Value, tag=True):
     host: str
     verdict: Verdict
     device: bool = False
-    """With native stacks and local variables of the ranks, for which each is stopped."""
+    """With native stacks and local variables of the ranks, for which each rank is stopped."""
 
 
 class StartEvidence(Value, tag=True):
@@ -225,15 +219,13 @@ class StartEvidence(Value, tag=True):
     stall_id: str
     bundle_why: BundleWhy
     kind: str
-    """hang, crash, manual or busy: the verdict's word in the bundle."""
+    """The verdict's word in the bundle: hang, crash, manual or busy."""
     verdict: Verdict
 
 
 class StartJoint(Value):
-    """Diagnose the evidence of all tasks of a job together."""
-
     bundles: tuple[str, ...]
-    """Their directories, our own first."""
+    """Their directories; this run's own is first."""
 
 
 class StartSurvey(Value):
@@ -248,65 +240,61 @@ class Signal(Value, tag=True):
     stage: KillStage
     targets: tuple[ProcessId, ...]
     signal: int
-    """0: nothing is sent, the stage only waits."""
+    """0: send nothing, only wait."""
     why: Why
     group: bool = False
-    """Targets that lead a process group get it with their group (Ctrl-C)."""
+    """A target that leads a process group is signalled with its group (Ctrl-C)."""
 
 
 class AskStop(Value, tag=True):
     can_be_asked: bool
     why: Why
     step: int | None
-    """The newest step at that moment."""
     expects_save: bool
-    """It saves before it ends."""
+    """The training saves before it exits."""
 
 
 class AskSave(Value, tag=True):
     can_be_asked: bool
     by: str
     number: int = 0
-    """Which request of the run this is at least; 0: the next one."""
+    """Lowest number for this request of the run; 0: the next one."""
 
 
 class RunCommands(Value):
-    """Run the user's commands before a restart; their end is an observation."""
+    """Run the user's commands before a restart; a later observation has the results."""
 
     plan: Plan
-    """Of the attempt to come."""
+    """Of the next attempt."""
     commands: tuple[int, ...]
 
 
 class KeepCopy(Value):
-    """Copy a file that the script overwrites in place into the run directory."""
-
     save: SaveRecord
 
 
 class RestoreCopy(Value):
-    """Put a kept copy back to the path of the file that was torn."""
+    """Put a kept copy back to the path of the torn file."""
 
     path: str
     saved_at: float
-    """Of the torn file."""
     copy: str
 
 
 class CleanUp(Value, tag=True):
-    """The tree is gone: remove what it left in shared memory, and say so."""
+    """After the exit of the tree: remove what it left in shared memory, and report that."""
 
     host: str
 
 
 class Several(Value):
-    """To be done now, each on a machine of its own: none of them changes what the next needs."""
+    """Actions for several machines, independent of each other."""
 
     actions: tuple[Action, ...]
 
 
 def on_each(actions: Iterable[Action | None]) -> Action | None:
-    """What is to be done now, on all machines; where all wait, the one that waits least."""
+    """The actions due now, on all machines; if all wait, the shortest wait."""
     waits: list[Wait] = []
     now: list[Action] = []
     for action in actions:

@@ -26,16 +26,13 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery.kill import nobody_left
 
 ASKED_FIRST = 32
-"""Machines: those with the root, and of the others as many as there is room for."""
+"""Machines: those with the root, then others up to this number."""
 KINDS: dict[BundleWhy, str] = {"stall": "hang", "crash": "crash", "manual": "manual"}
-"""A bundle's reason in the words of its verdict."""
+"""A bundle's reason as the verdict has it."""
 
 
 def drop_stale(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """Answers that nobody waits for any more: of a silence that ended, of a stall that recovered.
-
-    Left lying, the look at one attempt would be believed of the next.
-    """
+    """Discard answers to a silence or stall that is over: the next attempt must not use them."""
     attempt = state.attempt
     stale: list[TaskName] = []
     wanted = {stall.id for stall in state.stalls if stall.collecting}
@@ -55,17 +52,17 @@ def drop_stale(observation: Observation, state: State, _policy: Policy) -> Actio
     survey = observation.survey
     over = attempt is not None and attempt.ended and state.stop is None
     winding_up = attempt is not None and not (attempt.tree_gone or nobody_left(observation))
-    # The next plan needs what is there when nobody writes any more.
+    # The next plan needs a scan made after the last writer exited.
     if survey is not None and over and (survey.beside_writers or winding_up):
         stale.append("survey")
     return Record(events=(), consumes=tuple(stale)) if stale else None
 
 
 def bring_home(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Bring home evidence that is being collected; start again what an adoption has lost.
+    """Collect evidence on this machine, then on others; start again what an adoption lost.
 
-    Of many machines the first ones tell what happened. The others are asked after them, and what
-    they have not sent when the time of a bundle is over holds nothing up; it is kept when it comes.
+    The first machines show what happened; the others are asked after them. At the time limit of
+    a bundle missing evidence no longer delays anything; it is kept when it arrives.
     """
     stall = next((each for each in state.stalls if each.collecting), None)
     if stall is None:
@@ -90,7 +87,7 @@ def _late(stall: StallRecord, host: str, limit_s: float) -> e.AnyEvent:
 
 
 def _lacking(hosts: Sequence[str], state: State, stall: StallRecord) -> tuple[str, ...]:
-    """Those whose evidence is not here, and may come."""
+    """Machines whose evidence is missing and may still arrive."""
     trees = (state.tree(host) for host in hosts)
     return tuple(
         tree.host
@@ -113,7 +110,7 @@ def _bring(observation: Observation, state: State, stall: StallRecord, host: str
 
 
 def _explains(state: State, why: BundleWhy) -> str | None:
-    """The machine whose own explanation counts; None: of several, one alone cannot tell a hang."""
+    """The machine whose own explanation counts; None: one of several cannot explain a hang."""
     if why == "crash" and state.attempts:
         return state.attempts[-1].end.host
     return None if len(state.trees) > 1 else ""
@@ -132,7 +129,7 @@ def evidence_events(
 
 
 def present_stall(state: State) -> StallRecord | None:
-    """The stall that is to end the present attempt."""
+    """The stall for which the present attempt is to be killed."""
     attempt = state.attempt
     return state.stall(attempt.stall_id) if attempt is not None else None
 
@@ -140,10 +137,7 @@ def present_stall(state: State) -> StallRecord | None:
 def start_evidence(
     observation: Observation, state: State, stall_id: str, why: BundleWhy
 ) -> StartEvidence | Wait:
-    """Collect, as soon as a collection that is under way has ended: one at a time.
-
-    Here first; `bring_home` asks the other machines.
-    """
+    """Collect here first, one collection at a time; `bring_home` asks the other machines."""
     if observation.is_collecting or state.is_collecting:
         return Wait(until=observation.now + 0.05)
     return collect(observation, stall_id, why)

@@ -18,7 +18,7 @@ from watchdog_train.core.model import Plan, Value, Why
 from watchdog_train.core.policy import Policy
 
 _NEVER = frozenset({"notified", "commands_starting", "commands_ran"})
-"""Types that tell of messages and commands themselves: a command for one would call itself."""
+"""Types about messages and commands: a command for one of them would start itself."""
 MOST_COMMANDS = 20
 
 
@@ -26,7 +26,7 @@ class OnEvent(Value):
     """One `--on EVENT=COMMAND`."""
 
     number: int
-    """From 1, in the order of the settings: events name it by this, a command can be a secret."""
+    """From 1, in the order of the settings. Events use it because a command can hold a secret."""
     event: str
     command: str
 
@@ -65,7 +65,7 @@ def wanted(policy: Policy) -> Mapping[str, tuple[OnEvent, ...]]:
 
 
 def envelope(name: str, data: dict[str, Any], state: State, message: str | None) -> dict[str, Any]:
-    """What a command reads from its stdin; `message`: the words of a notification, if any."""
+    """What a command reads from its stdin; `message`: the text of a notification, if any."""
     attempt = state.attempt
     return {
         "schema_version": 1,
@@ -86,7 +86,7 @@ def _ran(plan: Plan, results: tuple[e.CommandResult, ...]) -> Record:
 
 
 def before_restart(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Have the commands for it run, and wait for them; a failure is recorded and stops nothing."""
+    """Run the commands for it and wait; a failure is recorded and stops nothing."""
     plan = state.next_plan
     if plan is None or plan.attempt < 2 or state.commands_done == plan.attempt:
         return None
@@ -98,8 +98,8 @@ def before_restart(observation: Observation, state: State, policy: Policy) -> Ac
     if not commands:
         return None
     if state.commands_begun == plan.attempt:
-        # The supervisor that began them is dead. Whether they came to an end nobody knows, and
-        # half of a command done twice may be worse than once.
+        # The supervisor that started them is dead. Whether they finished is unknown; half of
+        # a command done twice may be worse than once.
         why = Why("command-interrupted")
         lost = (e.CommandResult(number=c.number, ok=False, why=why, seconds=0.0) for c in commands)
         return _ran(plan, tuple(lost))

@@ -46,15 +46,14 @@ from watchdog_train.core.suspect import next_stall_id, watch
 Rule = Callable[[Observation, State, Policy], Action | None]
 
 EMPTY_AGAIN_S = 0.01
-"""Between the two looks that must agree that nobody is left of an ended attempt."""
+"""Seconds between the two samples that must both find no process of an ended attempt."""
 LAUNCH_DEADLINE_S = 30.0
-"""A keeper that has not reported the start of training by then has failed."""
+"""A keeper that has not reported the start of training after this long has failed."""
 MOST_LOST = 5
-"""Keepers in a row that may end before they have started anything."""
+"""Keepers in a row that may exit before they start anything."""
 
 
 def decide(observation: Observation, state: State, policy: Policy, remedies: Remedies) -> Action:
-    """The next action."""
     if not state.finished:
         plan: Rule = partial(between_attempts, remedies=remedies)
         for rule in (*RULES, plan, *IN_AN_ATTEMPT):
@@ -71,7 +70,7 @@ def _answer_request(observation: Observation, state: State, _policy: Policy) -> 
     match request.kind:
         case "stop" | "stop_now" | "interrupt":
             # A second request of any kind, and `stop --now`, do not wait for a save.
-            # The starter of a job signals every task: what they pass on is one request.
+            # The job's starter signals every task: the tasks together pass on one request.
             stop = state.stop
             again = stop is not None and not (request.relayed or stop.relayed)
             mode: Literal["soft", "now"] = "now" if request.kind == "stop_now" or again else "soft"
@@ -86,7 +85,7 @@ def _answer_request(observation: Observation, state: State, _policy: Policy) -> 
             return asking.ask_save(observation, request.by)
         case "dump":
             if state.is_collecting or not kill.live(observation.sample):
-                # The bundle under way answers it; of nobody there is nothing to dump.
+                # The bundle under way answers it; without processes there is nothing to dump.
                 return Record(events=())
             if observation.is_collecting or "joint" in observation.running:
                 return Record(events=())
@@ -117,7 +116,7 @@ def _follow_one_launch(
         lost = state.postponed.tries if state.postponed is not None else 0
         if lost + 1 < MOST_LOST and len(attempt.trees) == 1:
             return Record(events=(e.LaunchPostponed(why=error),))
-    # Silence says nothing against the command; what was started all the same is found and ended.
+    # A missing report does not disprove the start; a training that did start is found and killed.
     how_known = "not-started" if report is not None else "gone"
     exited = e.AttemptExited(
         where=where, code=None, signal=None, how_known=how_known, step=None, error=error
@@ -131,7 +130,7 @@ def _record_news(observation: Observation, state: State, policy: Policy) -> Acti
 
 
 def _last_progress(observation: Observation, state: State) -> e.Progress:
-    """Progress by the last words of processes that may be gone, over the census of this moment."""
+    """Progress from the last values of processes that may be gone, over the present census."""
     sample = observation.sample
     said = [sight.last_words or sight.sample.members for sight in observation.trees]
     heard = msgspec.structs.replace(sample, members=tuple(itertools.chain.from_iterable(said)))
@@ -158,8 +157,8 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
     further = last.progress.step is not None and last.progress.step > (before or 0)
     first = not any(tree.ended for tree in state.trees)
     if last.progress.step is not None and (first or further):
-        # The slots may be gone already; then the progress recorded before stays the newest. It
-        # lists all ranks: of a thousand machines that end one after another, once is enough.
+        # The slots may be gone already; then the progress recorded before is the newest. It lists
+        # all ranks: record it once even if a thousand machines end one after another.
         events.append(last)
     stall = present_stall(state)
     if (
@@ -167,7 +166,7 @@ def _exited(observation: Observation, state: State, ended: Mapping[str, ExitStat
         and state.kill is None
         and (stall.basis == "finishing" or any(each.code == 0 for each in ended.values()))
     ):
-        # Its own end counts, also a bad one: only what we have ended may pass as finished.
+        # Its own exit counts, also a failure: only what wtrain killed may count as finished.
         why = Why("ended-by-itself")
         events.append(e.StallRecovered(stall_id=stall.id, why=why))
     if any(each.code != 0 for each in ended.values()):
@@ -197,7 +196,7 @@ def _pursue_kill(observation: Observation, state: State, policy: Policy) -> Acti
 
 
 def _wind_up(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """The root has ended: crash evidence, then whatever it left behind, then the tree is gone."""
+    """After the root's exit: take crash evidence, end what is left, and see the tree gone."""
     attempt = state.attempt
     if attempt is None or not attempt.has_to_end or attempt.settled:
         return None
@@ -275,8 +274,6 @@ def _pursue_stall(observation: Observation, state: State, policy: Policy) -> Act
 
 
 def _of_the_crew(rule: Rule) -> Rule:
-    """A rule about other machines."""
-
     def ask(observation: Observation, state: State, policy: Policy) -> Action | None:
         return None if state.crew is None else rule(observation, state, policy)
 
@@ -284,7 +281,7 @@ def _of_the_crew(rule: Rule) -> Rule:
 
 
 def _with_scan(rule: Rule) -> Rule:
-    """A rule about the end of an attempt: while it waits, checkpoints are scanned beside it."""
+    """A rule about the end of an attempt: while it waits, checkpoints are scanned."""
 
     def ask(observation: Observation, state: State, policy: Policy) -> Action | None:
         action = rule(observation, state, policy)
@@ -318,7 +315,7 @@ IN_AN_ATTEMPT: tuple[Rule, ...] = (_pursue_stall, watch)
 
 
 def attend(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """What an agent writes down of its own machine, whatever its leader wants; decides nothing."""
+    """What an agent records of its own machine whatever its leader wants; it decides nothing."""
     rules = (_follow_launch, _record_news, _record_exit)
     found = (rule(observation, state, policy) for rule in rules)
     return next((action for action in found if action is not None), None)

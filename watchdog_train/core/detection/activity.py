@@ -14,22 +14,20 @@ from watchdog_train.core.policy import Detection
 _replace = msgspec.structs.replace
 
 LEAVES_AT = 2.0
-"""Times the CPU time that a quiet window may hold: with so much a quiet job is not quiet any more.
-A rank that polls the store of a rendezvous uses about 1.6 % of a core (measured), in some windows
-more than the 2 % that are called quiet; each of them ended the suspicion."""
+"""Factor of the CPU time of a quiet window at which a quiet job is no longer quiet.
+A rank that polls the store of a rendezvous uses about 1.6 % of a core (measured), in some
+windows above the quiet limit of 2 %; each of those would have ended the suspicion."""
 ANSWER_CPU_S = 0.25
-"""What a rank may use in a window in which we asked it ourselves, and still be quiet. Its torch
-puts a whole Flight Recorder into words for it, twice a look: 70 to 100 ms each with 2,000
-collectives in it (measured, torch 2.13), more than a quiet window may hold. Every look ended its
+"""Seconds of CPU time that a quiet rank may use in a window in which wtrain asked it. Its torch
+writes out a complete Flight Recorder, twice per sample: 70 to 100 ms each for 2,000
+collectives (measured, torch 2.13), above the limit of a quiet window. Each sample ended its
 own suspicion."""
 STATES_FOR_CPU = 5
-"""Windows without a running process that weigh as much as one in which CPU time stood still: a
-process that uses a quarter of a core is seen running in every fourth look."""
+"""Windows without a running process that equal one without CPU time: a process that uses
+a quarter of a core is seen running in every fourth sample."""
 
 
 class Window(Value):
-    """Totals at the start of the running window."""
-
     at: float
     cpu_s: float | None
     io_bytes: int | None
@@ -39,40 +37,37 @@ class Window(Value):
     uninterruptible: bool
     """Some member was in D state during the window."""
     running: bool
-    """Some member was in R state at a look, or in one that is not known."""
+    """Some member was in R state at a sample, or its state was unknown."""
     cpu_wait_s: float | None = None
-    """As first told in the window."""
+    """The first value known in the window."""
     asked: bool = False
-    """We asked the processes for something during the window."""
+    """wtrain asked the processes for something during the window."""
     gpu_works: bool = False
     """A GPU of the job was seen to compute during the window."""
 
 
 class Activity(Value):
-    """How long the tree has been quiet, in whole windows up to now."""
+    """How long the tree has been quiet, in complete windows."""
 
     window: Window | None = None
     quiet_windows: int = 0
-    """In a row, nothing in them that could be work."""
+    """In a row, without any sign of work."""
     quiet_since: float = 0.0
-    """When the first of them began."""
     stuck_windows: int = 0
-    """In a row, nothing in them but processes in D state."""
+    """In a row, with nothing but processes in D state."""
     stuck_since: float = 0.0
-    """When the first of them began."""
     spinning_windows: int = 0
-    """In a row, nothing in them but CPU time, and no GPU that is seen to compute."""
+    """In a row, with nothing but CPU time, and no GPU seen to compute."""
     spinning_since: float = 0.0
-    """When the first of them began."""
     starved_windows: int = 0
-    """In a row, it wanted to run and others had the CPUs."""
+    """In a row, ready to run while others had the CPUs."""
     tcp_bytes: int | None = None
     talked_at: float | None = None
-    """When a byte of a TCP connection was last seen to move, below the threshold or above."""
+    """When a byte of a TCP connection last moved, below the threshold or above."""
 
 
 def restarted(activity: Activity) -> Activity:
-    """After progress, or a sleep: only what follows is counted."""
+    """After progress or a sleep: count only what follows."""
     counted = activity.quiet_windows or activity.stuck_windows or activity.spinning_windows
     if activity.window is None and not counted:
         return activity
@@ -80,7 +75,6 @@ def restarted(activity: Activity) -> Activity:
 
 
 def advance(activity: Activity, sample: Sample, detection: Detection) -> Activity:
-    """The memory after one more poll."""
     if sample.tcp_bytes is not None and sample.tcp_bytes != activity.tcp_bytes:
         talked = activity.tcp_bytes is not None and sample.tcp_bytes > activity.tcp_bytes
         activity = _replace(
@@ -99,7 +93,7 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
     starved = _stands_in_line(seen, sample, detection)
     idle = _no_cpu(seen, sample, detection)
     still = idle and not (moved or starved)
-    # A job that waits for a CPU and gets hardly any of it does not spin: it may yet work.
+    # A job that waits for a CPU and hardly gets one does not spin: it may still do work.
     spun = not (moved or seen.uninterruptible or (starved and idle))
     quiet_windows = activity.quiet_windows + 1 if still and not seen.uninterruptible else 0
     silent = not (moved or starved or seen.uninterruptible)
@@ -122,39 +116,37 @@ def advance(activity: Activity, sample: Sample, detection: Detection) -> Activit
 
 
 def required_windows(sample: Sample, detection: Detection) -> int:
-    """More windows where the system hides a signal that could have shown life."""
+    """More windows if the system hides a signal of life."""
     unknown = (sample.io_bytes is None) + (sample.tcp_bytes is None)
     cpu = 1 if sample.cpu_s is not None else STATES_FOR_CPU
     return detection.quiet_windows * (cpu + unknown)
 
 
 def is_quiet(activity: Activity, sample: Sample, detection: Detection) -> bool:
-    """Enough windows in a row without anything that could be work."""
     return activity.quiet_windows >= required_windows(sample, detection)
 
 
 def is_stuck(activity: Activity, sample: Sample, detection: Detection) -> bool:
-    """Quiet but for processes in D state: they wait for a disk, a network file system, a driver."""
+    """Quiet except for processes in D state: they wait for a disk or a driver."""
     return activity.stuck_windows >= required_windows(sample, detection)
 
 
 def is_starved(activity: Activity) -> bool:
-    """It wants to run and does not get a CPU: the newest window says so."""
+    """Ready to run without a CPU, by the newest window."""
     return activity.starved_windows > 0
 
 
 def is_spinning(activity: Activity, sample: Sample, detection: Detection) -> bool:
-    """Nothing moves but CPU time, and no GPU works: a CUDA wait keeps a core busy, too."""
+    """Only CPU time is used, and no GPU works: a CUDA wait keeps a core busy, too."""
     return activity.spinning_windows >= required_windows(sample, detection)
 
 
 def quiet_cpu_share(sample: Sample, detection: Detection) -> float:
-    """Of one core: what a tree of this size may use and still be called quiet."""
+    """Share of one core that a quiet tree of this size may use."""
     return max(detection.quiet_cpu_fraction, detection.quiet_cpu_per_process * len(sample.members))
 
 
 def opened(sample: Sample, states: set[str | None]) -> Window:
-    """A window that begins with this poll."""
     return Window(
         at=sample.at,
         cpu_s=sample.cpu_s,
@@ -171,7 +163,7 @@ def opened(sample: Sample, states: set[str | None]) -> Window:
 
 
 def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
-    """The window with what this look has shown; the same object where that is nothing new."""
+    """The window with what this sample adds; the same object if that is nothing."""
     seen = _replace(
         window,
         uninterruptible=window.uninterruptible or "D" in states,
@@ -184,17 +176,17 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
 
 
 def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool:
-    """Somebody was seen running, or nobody's state is known."""
+    """A process was seen running, or states are unknown."""
     return "R" in states or not members or states == {None}
 
 
 def _no_cpu(window: Window, sample: Sample, detection: Detection, *, factor: float = 1.0) -> bool:
-    """Whether no CPU time worth the name was used; where it is unknown, states take its place.
+    """Whether hardly any CPU time was used; if that is unknown, states decide.
 
-    A total that shrinks was not counted right: no silence can be told from it.
+    A total that shrinks was not counted correctly and proves no silence.
     """
     if window.cpu_s is None or sample.cpu_s is None:
-        # A total that was lost for one look could have shown work in it.
+        # A total that was missing for one sample could have shown work in it.
         return not window.running and window.cpu_s is sample.cpu_s
     used_s = sample.cpu_s - window.cpu_s
     allowed_s = factor * quiet_cpu_share(sample, detection) * (sample.at - window.at)
@@ -202,7 +194,7 @@ def _no_cpu(window: Window, sample: Sample, detection: Detection, *, factor: flo
 
 
 def _stands_in_line(window: Window, sample: Sample, detection: Detection) -> bool:
-    """Whether it wanted to run for much of the window, and others had the CPUs."""
+    """Whether it was ready to run for much of the window while others had the CPUs."""
     if window.cpu_wait_s is None or sample.cpu_wait_s is None:
         return False
     waited_s = sample.cpu_wait_s - window.cpu_wait_s
@@ -210,7 +202,7 @@ def _stands_in_line(window: Window, sample: Sample, detection: Detection) -> boo
 
 
 def _only_answered(window: Window, sample: Sample, detection: Detection) -> bool:
-    """No more CPU time than the ranks need to answer us."""
+    """No more CPU time than the ranks need to answer wtrain."""
     if window.cpu_s is None or sample.cpu_s is None:
         return False
     ranks = sum(member.member.role == "rank" for member in sample.members)
@@ -219,10 +211,7 @@ def _only_answered(window: Window, sample: Sample, detection: Detection) -> bool
 
 
 def _moved(window: Window, sample: Sample, detection: Detection) -> bool:
-    """Whether a GPU computed, or anything was born, ended, written, read or talked.
-
-    What is unknown adds no life.
-    """
+    """Whether a GPU computed, or there were births, exits, I/O or traffic; unknown counts as no."""
     seconds = sample.at - window.at
     if window.gpu_works or window.births != sample.births or window.deaths != sample.deaths:
         return True
@@ -239,34 +228,33 @@ def _moved(window: Window, sample: Sample, detection: Detection) -> bool:
 
 OUTPUT_WINDOW_S = 20.0
 OUTPUT_WINDOWS_KEPT = 16
-"""It counts what the tree does of late, not how it has started."""
+"""Only recent behaviour counts, not the start."""
 LEAST_STILL_WINDOWS = 4
 
 
 class OutputWindows(Value):
-    """What a tree in which nobody sends a heartbeat looks like while it writes output.
+    """Windows in which a tree without heartbeats writes output.
 
-    A host that sleeps at one per cent of a core while its GPU works, where nobody can see the GPU,
-    is as quiet at work as it would be when it hangs. Then quiet is no evidence: an evaluation of a
-    quarter of an hour without a line of output was called a stall (twice in 2,249 simulated hours).
+    A process at 1 % of a core whose GPU cannot be seen is as quiet at work as in a hang, so quiet
+    is no evidence: an evaluation of 15 minutes without output was called a stall (twice in
+    2,249 simulated hours).
     """
 
     window: Window | None = None
     log_bytes: int = 0
     still: tuple[bool, ...] = ()
-    """For each of the newest windows in which it wrote: nothing else in it could have been work."""
+    """Of each of the newest windows with output: nothing else in it could have been work."""
 
     @property
     def is_quiet_at_work(self) -> bool:
-        """It wrote while nothing else showed that it works, at least half of the time."""
+        """At least half of the time it wrote without any other sign of work."""
         return sum(self.still) >= max(LEAST_STILL_WINDOWS, (len(self.still) + 1) // 2)
 
     def restarted(self) -> OutputWindows:
-        """After a sleep or a stop, which are no work and no silence."""
+        """After a sleep or a stop, which are neither work nor silence."""
         return self if self.window is None else _replace(self, window=None)
 
     def advanced(self, sample: Sample, detection: Detection) -> OutputWindows:
-        """The memory after one more poll."""
         states = {member.state for member in sample.members}
         if self.window is None:
             return _replace(self, window=opened(sample, states), log_bytes=sample.log_bytes)

@@ -8,15 +8,15 @@ from watchdog_train.core.model import Phase, Value
 from watchdog_train.core.policy import Detection
 
 LEARNING_PHASES: tuple[Phase, ...] = ("train", "eval", "unknown", "startup", "first_step")
-"""The last three are for a loop whose steps nobody counts: bars, batches, output."""
+"""The last three are for loops without counted steps: bars, batches, output."""
 EARLY_STEPS = 3
-"""Before so many little is known of a job: what it compiles, loads and starts."""
+"""Before this many steps little is known of what the job compiles, loads and starts."""
 LEARN_QUICKLY = 8
 """Gaps that the first polls may count more than once; see track._learn."""
 RING = 128
-"""Gaps remembered per phase: old ones are forgotten, so a run that gets slower is followed."""
+"""Gaps remembered per phase; old ones are forgotten, so a run that slows down is followed."""
 FEW_GAPS_FACTOR = 5.0
-"""Times the longest of too few gaps to learn from: the first steps are the least even ones."""
+"""Factor on the longest of too few gaps to learn from: the first steps vary most."""
 _BUSY_TIMES: dict[Phase, int] = {
     "unknown": 8,
     "idle": 8,
@@ -29,11 +29,11 @@ _BUSY_TIMES: dict[Phase, int] = {
     "finishing": 2,
     "finished": 2,
 }
-"""Times `detection.busy_s`: phases that may be busy for long without a sign of progress."""
+"""Factor on `detection.busy_s`: phases that may be busy for long without progress."""
 
 
 class Budget(Value):
-    """What applies to one rank now."""
+    """The limits of one rank now."""
 
     soft_s: float
     hard_s: float
@@ -43,8 +43,8 @@ class Budget(Value):
 def robust_quantile(gaps: tuple[float, ...]) -> float:
     """About the 98th percentile, never the single largest of eight or more.
 
-    One outlier must not double the budget for the rest of the run, so the largest value counts
-    only when there are too few to leave it out.
+    One outlier must not double the budget for the rest of the run; the largest value counts
+    only if there are too few to leave it out.
     """
     ordered = sorted(gaps)
     if len(ordered) < 8:
@@ -81,7 +81,7 @@ def budget_for(
         typical_s = robust_quantile(gaps)
         soft_s = max(soft_s, detection.learnt_factor * typical_s)
         learnt_hard_s = max(detection.learnt_hard_floor_s, detection.learnt_hard_factor * typical_s)
-        # Batches of an evaluation come fast; what follows them, a metric, does not. Nor does what
+        # Batches of an evaluation come fast; the metric after them does not. Nor does what
         # follows the bars of a start.
         longer_only = fresh_phase or phase != "train"
         hard_s = max(hard_s, learnt_hard_s) if longer_only else learnt_hard_s

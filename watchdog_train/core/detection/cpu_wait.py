@@ -15,39 +15,37 @@ import msgspec
 from watchdog_train.core.model import MemberSample, ThreadWait, Value
 
 SHARE_OF_CPU = 0.5
-"""A process seen running at two looks with more CPU time than this in between has run, not waited:
-its CPU time shows that by itself."""
+"""A process in state R at two samples with a larger share of CPU time between them has run:
+its CPU time shows that already."""
 
 Waits = Mapping[int, Mapping[int, ThreadWait]]
-"""By pid, and in it by thread; the main thread has the number of its process."""
+"""By pid, then by thread; the main thread has the number of its process."""
 
 
 class CpuLine(Value):
-    """What was seen of one attempt."""
-
     at: float | None = None
-    """The look before; None when it did not ask."""
+    """Of the sample before; None when it did not ask."""
     threads: dict[int, dict[int, ThreadWait]] = msgspec.field(default_factory=dict)
     running: dict[int, float | None] = msgspec.field(default_factory=dict)
-    """CPU time of the processes that were in state R."""
+    """CPU time of the processes in state R."""
     waited_s: float = 0.0
-    """Sum over the looks, of the thread that had stood in line longest since the look before. Not
-    of all threads: many that wait for a moment each are no work that waits."""
+    """Sum over the samples, each with the thread that waited longest. Not of all threads: many
+    that wait for a moment each are not work that waits."""
 
 
 def unasked(line: CpuLine) -> CpuLine:
-    """After a look that did not ask: what happens until the next one is not known."""
+    """After a sample that did not ask: the time until the next one is unknown."""
     return line if line.at is None else CpuLine(waited_s=line.waited_s)
 
 
 def advance(line: CpuLine, members: Sequence[MemberSample], waits: Waits, at: float) -> CpuLine:
-    """The memory after a look.
+    """The memory after a sample.
 
     Args:
         line: the memory before.
-        members: everybody in the tree, with state and CPU time.
-        waits: what the kernel says; who is missing there is judged by the states alone.
-        at: seconds, the time of this look.
+        members: all processes of the tree, with state and CPU time.
+        waits: from the kernel; a process missing there is judged by its states alone.
+        at: seconds, the time of this sample.
     """
     running = {m.member.pid: m.cpu_s for m in members if m.state == "R"}
     longest_s = 0.0

@@ -44,37 +44,33 @@ __all__ = ["BUSY", "OVER", "Signs", "Verdict", "required_windows", "signs", "ver
 _replace = msgspec.structs.replace
 
 SELDOM_STEPS: tuple[Phase, ...] = ("unknown", "eval", "checkpoint")
-"""Phases in which a quiet wait is nothing unusual, though no step is known that it follows."""
+"""Phases in which a quiet wait is usual though no known step precedes it."""
 RECENT_SHARE = 0.5
-"""Of a silence: a weak sign of life that is older than this share says nothing any more."""
+"""Of a silence: a weak sign of life older than this share no longer counts."""
 TAIL_WINDOWS = 2
-"""After the last progress: what moves in them ends a step, and is no work of the silence."""
+"""After the last progress: activity in them belongs to the end of a step, not to the silence."""
 SURVIVED_FACTOR = 1.5
-"""A quiet silence that has ended by itself may come again, somewhat longer."""
+"""A quiet silence that ended without help may return and last somewhat longer."""
 
 
 class Signs(Value):
-    """The signs of life of all trees."""
-
     quiet: bool = False
-    """Nothing worth calling work in enough windows, all after the last progress."""
+    """Enough windows without work, all after the last progress."""
     age_s: float | None = None
     """Since the last progress; None: none was seen."""
     step: int | None = None
-    """The newest step of any rank."""
     ranks: int = 0
-    """Those of this attempt that are in these trees, or were."""
+    """Ranks of this attempt that are or were in these trees."""
     world: int | None = None
-    """The largest WORLD_SIZE that a process of them has named."""
+    """The largest WORLD_SIZE seen in their processes."""
 
     @property
     def whole(self) -> bool | None:
-        """Whether the world that they train is all in these trees; None: not known."""
+        """Whether all ranks of their world are in these trees; None: unknown."""
         return None if self.world is None else self.world <= self.ranks
 
 
 def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
-    """What was seen of them until now."""
     slots = [slot for _, slot in sample.judged]
     steps = [slot.step for slot in slots if slot.step is not None]
     candidates = _candidates(track, detection)
@@ -92,13 +88,13 @@ def signs(track: Track, sample: Sample, detection: Detection) -> Signs:
 def verdict(
     track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool = True
 ) -> Verdict:
-    """What to think of the attempt at this moment.
+    """The verdict at this moment.
 
     Args:
         track: the memory, this poll included.
         sample: this poll.
         detection: the limits.
-        elsewhere_quiet: no rank of the same world works outside our tree, as far as is known.
+        elsewhere_quiet: no rank of the same world works outside our tree, if that is known.
     """
     if not any(member.state not in ("Z", "X") for member in sample.members):
         return Verdict(kind="alive", progress_at=track.progress_at)
@@ -108,7 +104,6 @@ def verdict(
 
 
 def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quiet: bool) -> Verdict:
-    """As far as ranks and activity tell."""
     candidates = _candidates(track, detection)
     moved = (one.changed_at for one in candidates if one.changed_at != track.fresh_at)
     alive = Verdict(
@@ -183,13 +178,13 @@ def _judge(track: Track, sample: Sample, detection: Detection, *, elsewhere_quie
 def _silent_and_quiet(
     found: Verdict, track: Track, sample: Sample, *, elsewhere_quiet: bool, too_long: bool
 ) -> Verdict:
-    """Everybody in our tree is silent, and the tree is quiet."""
+    """All processes in our tree are silent, and the tree is quiet."""
     basis: Basis = "hard-budget" if too_long else found.basis
     if not track.ranks and track.output.is_quiet_at_work:
         return _replace(
             found, basis=basis, quiet_at_work=True, why=found.why.plus(Why("quiet-at-work"))
         )
-    # A rank within its own budget may be the one that the others rightly wait for.
+    # A rank within its own limit may be the one that the others rightly wait for.
     if elsewhere_quiet:
         return _left_behind(found, track, sample)
     if too_long:
@@ -198,11 +193,10 @@ def _silent_and_quiet(
 
 
 def _candidates(track: Track, detection: Detection) -> tuple[RankTrack, ...]:
-    """Who is judged: whoever is not through; a rank that is through waits for the others.
+    """Who is judged: ranks that are not finished; a finished rank waits for the others.
 
-    Where nobody's words move, regular output takes their place.
-
-    A service between two trainings is not judged at all.
+    Without progress counters regular output counts instead. A service between two trainings is
+    not judged.
     """
     if not track.ranks:
         return (by_output(_whole_tree(track), track, detection),)
@@ -215,10 +209,7 @@ def _candidates(track: Track, detection: Detection) -> tuple[RankTrack, ...]:
 
 
 def _may_be_over(candidates: tuple[RankTrack, ...], sample: Sample, detection: Detection) -> bool:
-    """Whether anybody has been silent so long that a limit could be over.
-
-    Only to save time: most looks of most runs end here, before any budget is reckoned.
-    """
+    """Whether any silence is long enough for a limit. Saves time: most polls end here."""
     if sample.ended:
         return bool(candidates)
     return any(sample.at - rank.changed_at > detection.silence_s for rank in candidates)
@@ -231,7 +222,7 @@ def _suspect(
     candidates: tuple[RankTrack, ...],
     budgets: Mapping[ProcessId, Budget],
 ) -> Verdict:
-    """The silence of a quiet job, as far as it is known without a look at the stacks."""
+    """The silence of a quiet job, as it is known without stacks."""
     over = _over(candidates, budgets, sample)
     worst = _worst(over, sample)
     budget = budgets[worst.who]
@@ -246,7 +237,7 @@ def _suspect(
     return Verdict(
         kind="suspect",
         prints=prints,
-        # A hang after the training was finished is its own case: ended, and never restarted.
+        # A hang after the training finished is its own case: killed, never restarted.
         basis="finishing" if worst.phase in OVER or _is_through(sample) else "quiet",
         phase=worst.phase,
         ranks=tuple(sorted({rank.rank for rank in over})),
@@ -266,7 +257,7 @@ def _suspect(
 
 
 def _is_through(sample: Sample) -> bool:
-    """Only a launcher is left, and its ranks have ended with all their steps made."""
+    """Only a launcher is left; its ranks have exited after all their steps."""
     return (
         not sample.judged
         and any(member.member.role == "launcher" for member in sample.members)
@@ -277,7 +268,7 @@ def _is_through(sample: Sample) -> bool:
 
 
 def _quiet_s(age_s: float, track: Track, sample: Sample, detection: Detection) -> float:
-    """Of the silence; what still moves shortly after the last progress is the end of that."""
+    """Of the silence; movement just after the last progress belongs to that progress."""
     quiet_s = sample.at - track.activity.quiet_since
     return age_s if age_s - quiet_s <= TAIL_WINDOWS * detection.window_s else quiet_s
 
@@ -285,7 +276,7 @@ def _quiet_s(age_s: float, track: Track, sample: Sample, detection: Detection) -
 def _over(
     candidates: Sequence[RankTrack], budgets: Mapping[ProcessId, Budget], sample: Sample
 ) -> list[RankTrack]:
-    """Who has been silent for longer than the soft limit, and has not announced it."""
+    """Ranks silent for longer than the soft limit without having announced it."""
     announced = _announced(sample)
     return [
         rank
@@ -295,7 +286,7 @@ def _over(
 
 
 def _worst(over: Sequence[RankTrack], sample: Sample) -> RankTrack:
-    """Whoever is in a place where waiting is usual holds up the others, not the other way round."""
+    """A rank in a place where waiting is usual holds up the others, not the reverse."""
     return max(over, key=lambda rank: (rank.phase in SELDOM_STEPS, sample.at - rank.changed_at))
 
 
@@ -305,10 +296,10 @@ def _unsaved_s(ranks: tuple[RankTrack, ...]) -> float:
 
 
 def _stirs(track: Track, newest: float, now: float, *, phase: Phase) -> bool:
-    """Output in the newer half of the silence; outside training a talk over the network, too.
+    """Output in the newer half of the silence; outside training also network traffic.
 
-    In training the ranks' own keep-alives are such a talk. An evaluation that asks a remote judge
-    talks when the silence begins and when it ends.
+    In training the ranks' keep-alives are such traffic. An evaluation that asks a remote judge
+    has traffic when the silence begins and when it ends.
     """
     if _prints(track, newest, now):
         return True
@@ -320,12 +311,11 @@ def _stirs(track: Track, newest: float, now: float, *, phase: Phase) -> bool:
 
 
 def _prints(track: Track, newest: float, now: float) -> bool:
-    """Output in the newer half of the silence."""
     return bool(track.ranks) and track.log_at > newest + RECENT_SHARE * (now - newest)
 
 
 def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: Track) -> Verdict:
-    """A rank has failed and the others wait for it: nothing is gained by waiting longer."""
+    """A rank has failed and the others wait for it: waiting longer gains nothing."""
     longest = min(gone.others, key=lambda rank: rank.changed_at)
     return Verdict(
         kind="stall",
@@ -351,7 +341,7 @@ def _rank_gone(gone: rank_gone.Gone, candidates: tuple[RankTrack, ...], track: T
 
 
 def _left_behind(found: Verdict, track: Track, sample: Sample) -> Verdict:
-    """The same silence, with the rank that has ended before it: maybe it is waited for."""
+    """The same silence, with the rank that exited before it: it may be the one waited for."""
     gone = rank_gone.left_behind(track, sample, found.pids)
     if gone is None or found.basis == "finishing":
         return found
@@ -380,7 +370,7 @@ def _budget(track: Track, rank: RankTrack, detection: Detection) -> Budget:
 
 
 def _whole_tree(track: Track) -> RankTrack:
-    """The job as one suspect when no heartbeat reaches us: only its output shows progress."""
+    """The job as one suspect if no heartbeat arrives: only its output shows progress."""
     since = max(track.log_at, track.started_at)
     return RankTrack(
         who=ProcessId(0, 0), rank=0, changed_at=since, step_at=since, saved_at=track.started_at
@@ -388,7 +378,7 @@ def _whole_tree(track: Track) -> RankTrack:
 
 
 def _stopped(track: Track, sample: Sample) -> tuple[Why, ...]:
-    """Who is held, a reason for each that holds. It hides nothing: who waits for them is judged."""
+    """Why processes may not run, once per reason. Processes that wait for them are still judged."""
     if track.stopped_since is None or sample.at - track.stopped_since < SAID_AFTER_S:
         return ()
     by: dict[Stopped, list[Member]] = {}
@@ -409,7 +399,6 @@ def _stopped(track: Track, sample: Sample) -> tuple[Why, ...]:
 
 
 def _announced(sample: Sample) -> frozenset[ProcessId]:
-    """Processes whose script has announced a silence that is not over."""
     return frozenset(
         one.member.identity for one, slot in sample.judged if slot.expect_until_ns > 1e9 * sample.at
     )
@@ -418,7 +407,7 @@ def _announced(sample: Sample) -> frozenset[ProcessId]:
 def _over_users_limit(
     candidates: Iterable[RankTrack], track: Track, sample: Sample, detection: Detection
 ) -> Verdict | None:
-    """Over `--stall-timeout` or `--startup-timeout`, where one is set: no question is asked."""
+    """Over `--stall-timeout` or `--startup-timeout`, if set: nothing else is checked."""
     if detection.stall_timeout_s is None and detection.startup_timeout_s is None:
         return None
     announced = _announced(sample)
@@ -427,7 +416,7 @@ def _over_users_limit(
         if not rank.stepped:
             limit_s, moves = detection.startup_timeout_s, len(rank.gaps.get(rank.phase, ()))
             since = track.started_at if moves < detection.learn_after else rank.changed_at
-        # A silence that the script has announced is nearer than the option.
+        # A silence that the script announced has priority over the option.
         if limit_s is None or sample.at - since <= limit_s or rank.who in announced:
             continue
         age_s = sample.at - since

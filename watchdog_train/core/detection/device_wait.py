@@ -24,31 +24,26 @@ _replace = msgspec.structs.replace
 
 DRAWS_KEPT = 64
 SLACK_S = 1.0
-"""On a loaded machine a sample's CPU times are read so much later than its own time says."""
+"""Seconds. On a loaded machine CPU times are read up to this long after the sample's time."""
 
 
 class DeviceHistory(Value):
-    """Of one attempt."""
-
     draws: tuple[float, ...] = ()
-    """Shares of the power limits, the newest readings of the job's own steps."""
+    """Shares of the power limits, the newest readings during the job's own steps."""
     since: float | None = None
-    """From here on every sample has shown devices that may only wait."""
+    """Since then every sample has shown devices that may only wait."""
     runs: bool = False
-    """In one of these a kernel ran."""
+    """A kernel ran in one of these."""
     lacks: frozenset[DeviceLack] = frozenset()
     """Unknown or unfit in one of these."""
     cpu: tuple[float, float | None] = (0.0, None)
-    """Time and CPU time of the whole tree, of the sample before the first of these."""
+    """Time, and CPU time of the complete tree, of the sample before the first of these."""
 
 
 def advance(
     history: DeviceHistory, sample: Sample, limits: DeviceWaits, *, progressed: bool, steady: bool
 ) -> DeviceHistory:
-    """With one more sample of the whole job.
-
-    `steady`: it makes steps, and no longer the first ones.
-    """
+    """With one more sample of the complete job; `steady`: past its first steps."""
     use, draws = sample.gpu, history.draws
     if use is None and not draws and history.since is None:
         return history  # no GPU, or it was never seen
@@ -80,12 +75,12 @@ def advance(
 
 
 def own_draw(draws: tuple[float, ...], limits: DeviceWaits) -> float | None:
-    """What the job's own steps draw; None: too few were seen."""
+    """Power of the job's own steps; None: too few were seen."""
     return statistics.median(draws) if len(draws) >= limits.draws else None
 
 
 def _computes(use: GpuUse, draws: tuple[float, ...], limits: DeviceWaits) -> bool:
-    """A kernel takes so much power that it may be work."""
+    """A kernel takes enough power to be work."""
     still, own = use.still, own_draw(draws, limits)
     if still is None or not still.runs:
         return False
@@ -94,15 +89,14 @@ def _computes(use: GpuUse, draws: tuple[float, ...], limits: DeviceWaits) -> boo
 
 
 class DeviceWait(Value):
-    """Since the last progress no GPU was seen to compute, and nothing but CPU time has moved."""
+    """Since the last progress no GPU was seen to compute and only CPU time has moved."""
 
     since: float
     limit_s: float
-    """From the last progress."""
     runs: bool
     """A kernel runs on a GPU; False: all were idle."""
     lacks: tuple[DeviceLack, ...] = ()
-    """What is unknown or unfit: then it is only said."""
+    """What is unknown or unfit: then the wait is only reported."""
 
 
 def device_wait(
@@ -113,7 +107,7 @@ def device_wait(
     *,
     elsewhere_quiet: bool,
 ) -> DeviceWait | None:
-    """What this moment shows of the job, whose judged ranks are all silent.
+    """The device wait of a job whose judged ranks are all silent.
 
     None: something computes or moves, or it has no GPU.
     """
@@ -139,7 +133,7 @@ def device_wait(
 
 
 def limit_s(rank: RankTrack, limits: DeviceWaits) -> float:
-    """Seconds from the last progress, by where this rank is."""
+    """Seconds from the last progress, by the phase of this rank."""
     if rank.phase == "train" and rank.steps >= EARLY_STEPS:
         return max(limits.least_s, limits.steps * rank.longest.get("train", 0.0))
     seen: Iterable[Phase] = (rank.phase, "train") if rank.steps < EARLY_STEPS else (rank.phase,)
@@ -148,6 +142,6 @@ def limit_s(rank: RankTrack, limits: DeviceWaits) -> float:
 
 
 def _is_whole(track: Track, sample: Sample) -> bool:
-    """Every rank of the world is here and lives."""
+    """All ranks of the world are here and alive."""
     here = {slot.rank for _, slot in sample.judged}
     return len(sample.judged) == len(here) == (track.world.size or 1) and not sample.ended

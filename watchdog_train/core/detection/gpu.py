@@ -14,24 +14,22 @@ from watchdog_train.core.model.gpu import (
 )
 
 IN_USE_BYTES = 256 << 20
-"""Of GPU memory: a device without even the context of a process holds less."""
+"""Of GPU memory: a device below this has not even the context of a process."""
 
 
 def job_use(
     reading: GpuReading, pids: AbstractSet[int], of: int | None = None, *, ranks: int = 1
 ) -> GpuUse | None:
-    """What the devices of one job show; None where it has none, or nobody can tell which.
+    """What the devices of one job show; None if it has none, or they cannot be identified.
 
-    A device that somebody else computes on, too, says nothing about the job: its utilisation is
-    unknown then. In a container the driver's pids mean nothing to us; there every device in use
-    that can be seen is taken for the job's.
+    Utilisation is unknown for a device on which others compute too. In a container the driver's
+    pids do not match ours; there every visible device in use counts as the job's.
 
     Args:
-        reading: one look.
-        pids: of the whole job.
-        of: one process of it, of which alone the devices count; in a container nobody can tell
-            which they are.
-        ranks: of the job; in a container more processes than that are somebody else's.
+        reading: one reading.
+        pids: of the complete job.
+        of: one of its processes, to count its devices alone; unknown in a container.
+        ranks: of the job; in a container more processes than that belong to others.
     """
     if of is not None and reading.foreign_pids:
         return None
@@ -71,7 +69,7 @@ def job_use(
 
 
 def _still(mine: list[GpuDevice], reading: GpuReading, *, shared: bool) -> GpuStill | None:
-    """Of the devices that are the job's alone; None where one computes now and then."""
+    """Of the devices that only the job uses; None if one computes now and then."""
     if any(device.util is not None and 0 < device.util < FLAT_UTIL for device in mine):
         return None
     running = [device for device in mine if device.util]
@@ -94,7 +92,7 @@ def _still(mine: list[GpuDevice], reading: GpuReading, *, shared: bool) -> GpuSt
 
 
 def own_devices(reading: GpuReading, pids: AbstractSet[int]) -> list[GpuDevice]:
-    """Those on which the job has memory; in a container every one in use is taken for its own."""
+    """Devices with memory of the job; in a container every one in use."""
     if reading.foreign_pids:
         return [d for d in reading.devices if (d.memory_used_bytes or 0) >= IN_USE_BYTES]
     return [d for d in reading.devices if _pids(d) & pids]

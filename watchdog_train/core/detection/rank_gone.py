@@ -15,30 +15,30 @@ from watchdog_train.core.model import Phase, ProcessId, RankEnd, Sample, Value, 
 from watchdog_train.core.policy import Detection
 
 ALONE: tuple[Phase, ...] = ("download", "load", "compile", "eval", "checkpoint")
-"""Phases that one rank may be in for the others: it has its usual time for them."""
+"""Phases that one rank may do for the others: it gets its usual time for them."""
 NEVER: tuple[Phase, ...] = ("idle", "finishing", "finished")
 ALONE_FACTOR = 2
-"""Times `detection.silence_s`: what such a rank does would be lost."""
+"""Factor on `detection.silence_s`: the work of such a rank would be lost."""
 NOT_CAUSED_BY_PEERS = (4, 7, 8, 9, 11)
 """SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV."""
 STEPS_MISSED = 2
-"""Whoever needs the failed rank stands still within a step; one more for jitter."""
+"""A rank that needs the failed one stops within a step; one more for jitter."""
 
 
 class Gone(Value):
-    """A rank that has ended, and those that were there together with it and still live."""
+    """A rank that has exited, and those present at its exit that still live."""
 
     end: RankEnd
     others: tuple[RankTrack, ...]
     idle_s: float
-    """Since any of them moved, was born or ended."""
+    """Since any of them moved, was born or exited."""
 
 
 def has_failed(end: RankEnd) -> bool | None:
-    """Whether a rank ended badly; None where nothing tells.
+    """Whether a rank failed; None if unknown.
 
-    A crash while an interpreter takes itself apart (a driver's or a communicator's destructor) is
-    ugly but no failure: its script was through.
+    A crash at interpreter exit (a destructor of a driver or communicator) is no failure: its
+    script was through.
     """
     if end.code is not None:
         return end.code != 0
@@ -50,10 +50,10 @@ def has_failed(end: RankEnd) -> bool | None:
 
 
 def unanswered(ends: Iterable[RankEnd]) -> RankEnd | None:
-    """The failure that an exit code of 0 hides: of a process that trained, no other one succeeded.
+    """The failure behind an exit code of 0: of a process that trained, if no other one succeeded.
 
-    A shell behind a pipe, or a script that ignores a status, ends with 0. A process whose end
-    nobody saw may have succeeded. Where no process has made a step, all of them count.
+    A shell behind a pipe, or a script that ignores a status, exits with 0. A process whose exit
+    was not seen may have succeeded. If no process has made a step, all of them count.
     """
     known = tuple(ends)
     trained = [end for end in known if end.step is not None] or known
@@ -63,7 +63,7 @@ def unanswered(ends: Iterable[RankEnd]) -> RankEnd | None:
 
 
 MERGING_S = 90.0
-"""Of work without a step that a busy job may have after a rank has failed."""
+"""Seconds of work without a step that a busy job may have after a rank has failed."""
 
 
 def how_it_ended(end: RankEnd) -> str:
@@ -87,9 +87,9 @@ def ending(end: RankEnd) -> str:
 
 
 def _with_others(track: Track, sample: Sample) -> Iterator[tuple[RankEnd, tuple[RankTrack, ...]]]:
-    """Each end, with the ranks of the same job that lived when it came, and still do.
+    """Each exit, with the ranks of the same job that were alive at it and still are.
 
-    Without an end whose place another process has taken: a launcher has started the ranks anew.
+    Without an exit whose place another process has taken: a launcher has restarted the ranks.
     """
     sizes = {
         member.member.identity: member.slot.world_size
@@ -115,7 +115,7 @@ def waits_in_vain(
     expecting: frozenset[ProcessId],
     quiet: bool,
 ) -> Gone | None:
-    """A failed rank whose peers stand still, though whoever starts and ends ranks had its time.
+    """A failed rank whose peers make no progress, after the launcher had its time to react.
 
     Args:
         track: what the detector remembers.
@@ -123,7 +123,7 @@ def waits_in_vain(
         detection: the limits.
         budgets: of each living rank now.
         expecting: those that have announced their silence.
-        quiet: whether the whole job is quiet. A job that is busy gets more time: NCCL waits spin,
+        quiet: whether the complete job is quiet. A busy job gets more time: NCCL waits spin,
             but the others may also be merging what is already complete.
     """
     moments = (*(end.at for end in sample.ended), *(rank.born_at for rank in track.ranks))
@@ -152,7 +152,7 @@ def waits_in_vain(
 
 
 def left_behind(track: Track, sample: Sample, pids: tuple[int, ...]) -> Gone | None:
-    """The rank that has ended before one of these, however it did: a failed one, else the first."""
+    """The rank that exited before one of these: a failed one, else the first."""
     found = [
         Gone(end=end, others=others, idle_s=sample.at - end.at)
         for end, others in _with_others(track, sample)
@@ -162,7 +162,7 @@ def left_behind(track: Track, sample: Sample, pids: tuple[int, ...]) -> Gone | N
 
 
 def left_early(gone: Gone, sample: Sample) -> bool:
-    """Whether the training is known to have had steps left when the rank ended."""
+    """Whether the training is known to have had steps left when the rank exited."""
     totals = [
         member.slot.total_steps
         for member in sample.members
@@ -172,7 +172,7 @@ def left_early(gone: Gone, sample: Sample) -> bool:
 
 
 def _usual_s(rank: RankTrack, budgets: dict[ProcessId, Budget], detection: Detection) -> float:
-    """How long this rank may well be silent without any other."""
+    """How long this rank is usually silent."""
     if rank.phase in ALONE:
         return max(budgets[rank.who].soft_s, ALONE_FACTOR * detection.silence_s)
     gaps = rank.gaps.get(rank.phase, ()) if rank.phase in LEARNING_PHASES else ()
@@ -180,7 +180,7 @@ def _usual_s(rank: RankTrack, budgets: dict[ProcessId, Budget], detection: Detec
 
 
 def missing_ranks(sample: Sample) -> tuple[RankEnd, ...]:
-    """Ranks that have ended and whose place nobody has taken."""
+    """Ranks that have exited and were not replaced."""
     dead = {end.identity for end in sample.ended}
     living = {
         member.member.rank

@@ -28,48 +28,46 @@ FRAMEWORK_STEP = 2
 STEP_WORDS = (1, FRAMEWORK_STEP)
 """Positions of optimizer steps and framework step in SlotReading.progress."""
 BACKWARDS = 3
-"""Position of backward passes; more than these without a step are steps by hand."""
+"""Position of backward passes; several of these without a step are steps by hand."""
 BACKWARDS_WITHOUT_STEP = 8
 LOG_GAPS = 16
 STOPPED_S = 10.0
-"""A shorter stop is too short to need a fresh start: what slows a job by stopping it again and
-again (cpulimit) must not hide a hang."""
+"""A shorter stop gets no fresh start: stopping a job again and again to slow it down (cpulimit)
+must not hide a hang."""
 SAID_AFTER_S = 2.0
-"""Stopped for less than this is not worth a word: a debugger that has a look holds it so long."""
+"""Shorter stops are not reported: a debugger stops a process for about this long."""
 _LONG: tuple[Phase, ...] = ("eval", "checkpoint")
 SURVIVED_COUNTS_S = 3600.0
-"""A long silence that ended by itself is expected again for so long, then forgotten."""
+"""A long silence that ended without help is expected again for this long, then forgotten."""
 MOST_RANKS = 4096
-"""What a slot says is not to be trusted with our memory."""
+"""Slots are not trusted with unlimited memory of ours."""
 LOOP_LEAST_S = 15.0
 """Several lines of output in the first seconds are a program that starts, not yet a loop."""
 LOOP_EVEN_FACTOR = 3.0
-"""Between the lines of a loop there is about the same time."""
+"""The lines of a loop come at about equal intervals."""
 _BEFORE_STEPS: tuple[Phase, ...] = ("unknown", "startup", "first_step")
 
 
 class RankTrack(Value):
-    """What the detector remembers of one judged process."""
-
     who: ProcessId
     rank: int
     words: tuple[int, ...] = ()
     milestone: int = 0
     changed_at: float
-    """When a progress word last changed or a phase or milestone was reached, by our clock."""
+    """Our clock, when a progress word last changed or a phase or milestone was reached."""
     seen_at: float = 0.0
     """The poll before."""
     born_at: float = 0.0
-    """When it was seen first; 0 when it was there at the very first poll."""
+    """Its first poll; 0 if it was there at the very first poll."""
     phase: Phase = "unknown"
     phase_entries: int = 0
     fresh_phase: bool = True
-    """Nothing has progressed since the phase was entered."""
+    """No progress since the phase was entered."""
     stepped: bool = False
     step_at: float = 0.0
-    """When a word that counts steps last changed, or the phase, or the rank was first seen."""
+    """When a step counter last changed, the phase changed, or the rank was first seen."""
     interrupted: bool = False
-    """It was stopped since its last progress: nobody knows how long that would have taken."""
+    """It was stopped since its last progress: that gap is not learnt."""
     gaps: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     """Per learning phase, the newest seconds between changes of the words."""
     phase_at: float = 0.0
@@ -82,91 +80,84 @@ class RankTrack(Value):
 
     @property
     def pid(self) -> int:
-        """On its machine."""
         return self.who.pid
 
     @property
     def steps(self) -> int:
-        """Of its own, whatever it has resumed from; else by the framework's count."""
+        """Its own steps, independent of the checkpoint; else the framework's count."""
         own = (word for at, word in enumerate(self.words) if at != FRAMEWORK_STEP)
         return max(own, default=0) or (self.words[FRAMEWORK_STEP] if self.words else 0)
 
 
 class Sleep(Value):
-    """A time in which nobody looked; it counts as no silence."""
+    """A time without polls; it does not count as silence."""
 
     at: float
-    """Supervisor's clock, when it was over."""
+    """Supervisor's clock, at its end."""
     seconds: float
     machine: bool
-    """The whole machine slept: else only the supervisor was stopped, or got no CPU."""
+    """The complete machine slept: else only the supervisor was stopped or had no CPU."""
 
 
 class World(Value):
-    """How much of the world of a training is in the trees that are heard.
+    """How much of a training's world is in the trees that report.
 
-    Counted generously: a helper that is taken for a rank makes us trust our own eyes too early, as
-    in a run of one machine; a rank that is overlooked would keep a hang from ever being declared.
+    Counted generously: a helper counted as a rank makes wtrain trust its own observations too
+    early, as in a run of one machine; a missed rank would keep a hang from ever being declared.
     """
 
     present: int = 0
-    """The most ranks that were ever here: by their numbers, by their processes, and as their
-    launcher counts them. A rank that is not yet born, or has ended, is still one of ours."""
+    """The most ranks ever seen here: by number, by process, and by their launcher's count. A rank
+    that is not yet born, or has exited, still counts."""
     numbers: frozenset[int] = frozenset()
-    """Ranks that were ever here."""
     size: int | None = None
     """The largest world that any process has named."""
 
 
 class Track(Value):
-    """The detector's memory of one attempt."""
-
     started_at: float
     ranks: tuple[RankTrack, ...] = ()
     activity: Activity = Activity()
     output: OutputWindows = OutputWindows()
-    """Kept while nobody sends a heartbeat."""
+    """Kept while there is no heartbeat."""
     progress_at: float = 0.0
-    """When any judged process was last seen to progress, 0 before; an adoption sees none."""
+    """When any judged process last made progress, 0 before; an adoption starts with none."""
     log_bytes: int = 0
     log_at: float = 0.0
     log_gaps: tuple[float, ...] = ()
     """The newest seconds between polls that found more output."""
     stopped_since: float | None = None
     fresh_at: float = 0.0
-    """When everybody last got a fresh start: after a sleep, or after somebody was stopped."""
+    """The last fresh start for all: after a sleep, or after a process was stopped."""
     suspended_s: float | None = None
     slept: Sleep | None = None
-    """It was the machine: else only we were not let run."""
+    """A machine's sleep, or a time in which only the supervisor did not run."""
     survived: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
-    """Per phase, the longest quiet silence of late that ended by itself, and when it ended."""
+    """Per phase, the longest recent quiet silence that ended without help, and when it ended."""
     begun: bool = False
-    """A poll has been folded in: whoever is seen for the first time from now on is news."""
+    """One poll is recorded: processes first seen from now on are new."""
     device: DeviceHistory = DeviceHistory()
-    """What its GPUs have shown."""
     world: World = World()
     factors: dict[str, float] = msgspec.field(default_factory=dict)
-    """Per phase: budgets are this much longer, after stalls that recovered by themselves."""
+    """Per phase: factor on the limits, after stalls that recovered without help."""
 
     @property
     def quiet_windows(self) -> int:
-        """In a row, up to now, all after the last progress."""
+        """In a row until now, all after the last progress."""
         return self.activity.quiet_windows
 
 
 def new_track(now: float) -> Track:
-    """The memory at the launch or adoption of an attempt."""
     return Track(started_at=now, log_at=now)
 
 
 def lengthen(track: Track, phase: Phase) -> Track:
-    """After a stall in `phase` that recovered by itself: twice the budget from now on."""
+    """After a stall in `phase` that recovered without help: double the limits."""
     factors = {**track.factors, phase: min(16.0, 2.0 * track.factors.get(phase, 1.0))}
     return _replace(track, factors=factors)
 
 
 def advance(track: Track, sample: Sample, detection: Detection) -> Track:
-    """The memory after one more poll."""
     slept_s = _slept_s(track, sample, detection)
     states = {member.state for member in sample.members}
     stopped = not states.isdisjoint(("T", "t"))
@@ -189,7 +180,7 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
     if stopped:
         since = track.stopped_since if track.stopped_since is not None else sample.at
     if sample.held_back:
-        # Whoever reads its output will let it go on: then it gets a fresh start.
+        # The reader of its output will release it: then it gets a fresh start.
         log_at, activity = sample.at, activities.restarted(activity)
         output = output.restarted()
     elif not ranks:
@@ -219,13 +210,13 @@ def advance(track: Track, sample: Sample, detection: Detection) -> Track:
 
 
 def survived_s(track: Track, phase: Phase, now: float) -> float:
-    """The longest quiet silence in a phase that ended by itself, while it is not too long ago."""
+    """The longest recent quiet silence in a phase that ended without help."""
     length_s, ended_at = track.survived.get(phase, (0.0, 0.0))
     return length_s if now - ended_at <= max(SURVIVED_COUNTS_S, 50 * length_s) else 0.0
 
 
 def _survived(track: Track, sample: Sample, detection: Detection) -> dict[str, tuple[float, float]]:
-    """Remember the silence that ends here, if it was quiet and is the longest of late."""
+    """Remember the silence that ends here, if it was quiet and is the longest recent one."""
     if not track.ranks or not activities.is_quiet(track.activity, sample, detection):
         return track.survived
     newest = max(track.ranks, key=lambda rank: rank.changed_at)
@@ -238,10 +229,10 @@ def _survived(track: Track, sample: Sample, detection: Detection) -> dict[str, t
 
 
 def _slept_s(track: Track, sample: Sample, detection: Detection) -> float:
-    """How long the machine or this process slept before this poll, 0 when neither did.
+    """How long the machine or the supervisor slept before this poll, else 0.
 
-    CLOCK_MONOTONIC stops in suspend, so a suspend shows in suspended_s and a pause of our own
-    process in late_s.
+    CLOCK_MONOTONIC stops in suspend, so a suspend shows in suspended_s and a pause of the
+    supervisor in late_s.
     """
     suspended_s = _suspended_s(track, sample)
     if suspended_s > 1.0:
@@ -257,7 +248,7 @@ def _suspended_s(track: Track, sample: Sample) -> float:
 
 
 def _fresh(track: Track, sample: Sample) -> Track:
-    """Nobody can have worked until now: every silence begins here."""
+    """Nothing could run until now: every silence begins here."""
     return _replace(
         track,
         ranks=tuple(
@@ -271,7 +262,7 @@ def _fresh(track: Track, sample: Sample) -> Track:
 
 
 def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
-    """After a sleep everybody gets a fresh start."""
+    """After a sleep all ranks get a fresh start."""
     return _replace(
         _fresh(track, sample),
         started_at=min(sample.at, track.started_at + sample.late_s),
@@ -283,7 +274,7 @@ def _forgive(track: Track, sample: Sample, slept_s: float) -> Track:
 def _advance_ranks(
     track: Track, sample: Sample, *, stopped: bool, learn: bool
 ) -> tuple[tuple[RankTrack, ...], bool]:
-    """The ranks after this poll, and whether any of them progressed."""
+    """The ranks after this poll, and whether any made progress."""
     known = {rank.who: rank for rank in track.ranks}
     ranks = []
     progressed = False
@@ -291,7 +282,7 @@ def _advance_ranks(
         before = known.get(member.member.identity)
         if before is None:
             after = _first_seen(member, slot, sample.at, born=track.begun)
-            # A rank that is born is life, which the windows see; its first step is progress.
+            # A birth is life, which the windows see; progress begins with the first step.
             progressed = progressed or (track.begun and any(slot.progress))
         else:
             before = _replace(before, interrupted=before.interrupted or stopped)
@@ -337,8 +328,8 @@ def _advance_rank(before: RankTrack, slot: SlotReading, now: float, *, learn: bo
     if moved:
         stepping = stepping or any(words[word] != before.words[word] for word in STEP_WORDS)
         if learn and not before.interrupted and slot.phase in LEARNING_PHASES:
-            # The first gap of a phase holds start-up, and nobody knows how long the steps took
-            # that were made while we slept.
+            # The first gap of a phase holds start-up, and the length of steps made during a sleep
+            # is unknown.
             usual = same_phase and not before.fresh_phase
             first_s = now - before.changed_at if usual else None
             steps = max(new - old for new, old in zip(words, before.words, strict=True))
@@ -376,9 +367,9 @@ def _learn(
 ) -> tuple[float, ...]:
     """The gaps of one poll; the first polls count every step that they saw.
 
-    Between the steps that one poll saw there are gaps, none longer than the time since the poll
-    before: a fast training is known after seconds, not after as many polls as there are gaps to
-    learn. The gap before the first of these steps is `first_s`, None when it holds start-up.
+    Several steps in one poll have gaps no longer than the time since the poll before: a fast
+    training is known after seconds, not after as many polls as there are gaps to learn. The gap
+    before the first of these steps is `first_s`, None if it holds start-up.
     """
     wanted = max(0, LEARN_QUICKLY - len(ring))
     quick = (poll_s,) * min(steps - 1, wanted)
@@ -388,9 +379,9 @@ def _learn(
 def is_saving(
     candidates: tuple[RankTrack, ...], track: Track, sample: Sample, detection: Detection
 ) -> bool:
-    """Whether a save is making progress: a kill in its middle costs more than any limit.
+    """Whether a save makes progress: a kill during it costs more than any limit.
 
-    The other ranks wait for it. Past the hard limit of the phase it is none any more.
+    The other ranks wait for it. After the phase's hard limit it no longer counts.
     """
     most_s = busy_s("checkpoint", detection)
     return track.quiet_windows == 0 and any(
@@ -399,10 +390,7 @@ def is_saving(
 
 
 def by_output(rank: RankTrack, track: Track, detection: Detection) -> RankTrack:
-    """The rank, with regular output as its steps; as it is where the output is not regular.
-
-    Of a loop in which nothing moves that a hook could count.
-    """
+    """The rank with regular output as its steps; unchanged if the output is irregular."""
     gaps = track.log_gaps
     if rank.phase not in _BEFORE_STEPS or len(gaps) < detection.learn_after:
         return rank
@@ -421,7 +409,6 @@ def by_output(rank: RankTrack, track: Track, detection: Detection) -> RankTrack:
 
 
 def _world(world: World, sample: Sample) -> World:
-    """After one more poll."""
     slots = [m.slot for m in sample.members if m.slot is not None]
     slots = [slot for slot in slots if slot.role in ("rank", "other")]
     seen = {slot.rank for slot in slots if slot.rank is not None}

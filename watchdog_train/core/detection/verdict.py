@@ -12,18 +12,16 @@ from watchdog_train.core.detection.track import RankTrack
 from watchdog_train.core.model import Basis, Phase, Sample, Value, Why, WhyCode
 
 OVER: tuple[Phase, ...] = ("finishing", "finished")
-"""Phases in which the training itself is over."""
+"""Phases after the training itself."""
 BUSY: dict[Basis, Literal["busy", "uninterruptible"]] = {
     "hard-budget": "busy",
     "device-wait": "busy",
     "uninterruptible": "uninterruptible",
 }
-"""Suspicions that are never a stall by themselves, and the word that is said about them."""
+"""Suspicions that are never a stall without a second sign, and their word in messages."""
 
 
 class Verdict(Value):
-    """The judgement of one moment."""
-
     kind: Literal["alive", "suspect", "stall"]
     basis: Basis = "quiet"
     phase: Phase = "unknown"
@@ -33,42 +31,41 @@ class Verdict(Value):
     soft_s: float = 0.0
     hard_s: float = 0.0
     steady: bool = False
-    """All are in their training steps, and the length of those is known."""
+    """All are in training steps, whose length is known."""
     stirs: bool = False
-    """There are signs of life that are too weak to be work."""
+    """There are signs of life too weak to be work."""
     prints: bool = False
-    """Its output went on in the newer half of the silence: alive, though nothing progresses."""
+    """Its output continued in the newer half of the silence: alive, without progress."""
     quiet_s: float = 0.0
-    """How long nothing in the whole job has been work; never more than age_s."""
+    """How long the complete job has done no work; at most age_s."""
     spins_s: float = 0.0
-    """How long all have been silent, and nothing of the whole job but CPU time has moved."""
+    """How long all have been silent while nothing of the job but CPU time has moved."""
     survived_s: float = 0.0
-    """The longest such silence of late that ended by itself, and somewhat more."""
+    """The longest such recent silence that ended without help, plus a margin."""
     unsaved_s: float = 0.0
-    """Work that a false alarm would throw away: from the last finished save to the last progress.
+    """Work that a false alarm would lose: from the last finished save to the last progress.
     The silence itself is no work."""
     may_be_through: bool = False
-    """A rank has ended, maybe well: the others may be saving what is complete."""
+    """A rank has exited, maybe well: the others may be saving what is complete."""
     progress_at: float = 0.0
     moved_at: float = 0.0
-    """When a rank, or the output of a job without ranks, last moved by itself."""
+    """When a rank, or the output of a job without ranks, last moved."""
     alone: bool = False
-    """Quiet is this tree only: elsewhere in the job somebody works, or nothing is known."""
+    """Only this tree is quiet: the rest of the job works, or is unknown."""
     quiet_at_work: bool = False
-    """The tree is as quiet when it works: only its stacks can prove that it hangs."""
+    """The tree is as quiet when it works: only its stacks can prove a hang."""
     early: bool = False
     """Before the third step."""
     device: DeviceWait | None = None
-    """The ranks may only wait for their GPUs: their stacks tell."""
+    """The ranks may only wait for their GPUs: their stacks decide."""
     stopped: tuple[Why, ...] = ()
-    """Members that a signal, a frozen cgroup or a debugger holds."""
+    """Processes stopped by a signal, a frozen cgroup or a debugger."""
     why: Why = Why("unknown")
 
 
 def quiet_why(
     rank: RankTrack, budget: Budget, age_s: float, *, has_slot: bool, prints: bool = False
 ) -> Why:
-    """Silent and quiet."""
     code: WhyCode = "no-progress" if has_slot else "no-output"
     if rank.phase in OVER:
         code = "not-exited"
@@ -87,13 +84,12 @@ def quiet_why(
 
 
 def alone_why(found: Verdict) -> Why:
-    """Silent and quiet, as far as we see; ranks of the same world may work elsewhere."""
+    """Silent and quiet in this tree; ranks of the same world may work elsewhere."""
     seen = (Why("tree-idle") if one.code == "job-idle" else one for one in found.why.because)
     return msgspec.structs.replace(found.why, because=tuple(seen))
 
 
 def long_why(found: Verdict, more: Why) -> Why:
-    """Over the hard limit."""
     return Why(
         "job-no-progress",
         phase=found.phase,
@@ -103,7 +99,6 @@ def long_why(found: Verdict, more: Why) -> Why:
 
 
 def busy_why(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = False) -> Why:
-    """Over the hard limit, but not quiet everywhere."""
     code: WhyCode = "job-busy"
     if quiet:
         code = "other-in-limit"
@@ -117,7 +112,7 @@ def busy_why(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = Fal
 
 
 def device_why(sample: Sample, found: Verdict, device: DeviceWait) -> Why:
-    """Busy to look at, but nothing is computed; or nothing tells."""
+    """It looks busy, but computes nothing, or that is unknown."""
     gpu = sample.gpu
     if gpu is None or not device.runs:
         return busy_why(sample, found, quiet=False)
@@ -126,7 +121,6 @@ def device_why(sample: Sample, found: Verdict, device: DeviceWait) -> Why:
 
 
 def stuck_why(sample: Sample, found: Verdict) -> Why:
-    """Held by the kernel."""
     pids = tuple(m.member.pid for m in sample.members if m.state == "D")
     return Why(
         "job-no-progress",

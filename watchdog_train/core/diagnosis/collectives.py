@@ -19,7 +19,7 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.model.progress import spans
 
 Relation = Literal["different-operation", "different-size", "behind", "same"]
-"""What tells most comes first."""
+"""In the order of how much each explains."""
 _TIMEOUT = re.compile(
     r"(?:operation timeout|timed? ?out).{0,40}?Work\w{0,10}\((?P<fields>[^)]{1,400})"
 )
@@ -37,21 +37,21 @@ _GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s\]]{1
 class Comparison(Value):
     relation: Relation
     culprit: int | None
-    """The rank that differs or is behind; None when no single one does."""
+    """The rank that differs or is behind; None if it is not a single one."""
 
 
 def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact]:
-    """Time-outs and states that the watchdogs printed, the first of each rank.
+    """Timeouts and states printed by the watchdogs, the first of each rank.
 
-    A rank that was told of another's time-out prints the state of its default group, which need
-    not be the one that hangs: numbers are compared only where the groups are the same.
+    A rank informed of another's timeout prints the state of its default group, which may be
+    another group than the one that hangs: compare numbers only within one group.
     """
     found: dict[int, CollectiveFact] = {}
     for line, own in lines:
         text = line.text
         if "Work" not in text and "work: " not in text:
             continue
-        # Inside a subgroup a rank has another number: the launcher's prefix is the global one.
+        # Ranks are renumbered inside a subgroup: the launcher's prefix has the global number.
         rank = own if own is not None else rank_of(line)
         timeout, status = _TIMEOUT.search(text), _STATUS.search(text)
         if rank is None or (timeout is None and status is None):
@@ -74,7 +74,7 @@ def from_log(lines: Iterable[tuple[LogLine, int | None]]) -> list[CollectiveFact
 
 
 def _of_one_group(facts: list[CollectiveFact]) -> list[CollectiveFact]:
-    """With the groups that all ranks named; else as one group, without who only told of others."""
+    """By the groups that all ranks named; else as one group without ranks informed by others."""
     if all(fact.group for fact in facts):
         return facts
     hanging = {fact.group for fact in facts if fact.timed_out}
@@ -103,7 +103,6 @@ def _group(text: str) -> str:
 
 
 def compare(facts: Sequence[CollectiveFact]) -> Comparison | None:
-    """The group in which ranks differ most; None for fewer than two ranks."""
     groups: dict[str, dict[int, CollectiveFact]] = {}
     for fact in facts:
         if fact.seq is not None or fact.op is not None or fact.last_enqueued is not None:
@@ -140,7 +139,7 @@ def _compared(facts: list[CollectiveFact]) -> Comparison:
 def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | None, int | None]:
     """Operation and number of the collective that a rank began and has not completed.
 
-    None where it recorded none, and where it is in those of several groups, the number or both.
+    None without a record; with several groups, the operation, the number or both are None.
     """
     own = {
         (fact.op.lower(), fact.seq)
@@ -153,7 +152,7 @@ def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | No
 
 
 def _uneven_by_nature(ops: Counter[str]) -> bool:
-    """Operations in which ranks may well send different amounts."""
+    """Operations in which ranks may send different amounts in a healthy run."""
     return all(any(word in op for word in ("TOALL", "TOALLV", "GATHERV")) for op in ops)
 
 
@@ -182,10 +181,10 @@ _NAMED_SIZE_CAP = 4096
 
 
 def not_come(lines: Iterable[tuple[LogLine, int | None]]) -> tuple[int, ...]:
-    """Ranks that did not come to the barrier of the store, where the output tells of all that did.
+    """Ranks missing from the barrier of the store, if the output names all that came.
 
-    Each waiting rank prints its number and how many have come. Where fewer print than came, some
-    output is missing and nobody can be named.
+    Each waiting rank prints its number and how many have come. If fewer print than came, output
+    is missing and no rank can be named.
     """
     waiting: set[int] = set()
     size = came = 0

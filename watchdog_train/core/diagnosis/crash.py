@@ -15,7 +15,7 @@ from watchdog_train.core.diagnosis.stacks import both_ends
 from watchdog_train.core.model import CrashFact, ExceptionFact, RankEnd, Sender
 
 _OWN_CRASH = (4, 5, 6, 7, 8, 11)
-"""SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: a process raises them by what it does."""
+"""SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: a process raises them itself."""
 _OOM_KILLED = re.compile(r"Killed process (?P<pid>\d{1,10})\b")
 _SHELLS = re.compile(r"(?:.*/)?(?:ba|da|z|k|a|)sh\Z")
 _ENDS_TRACEBACK = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Timeout)\b(?::|$)")
@@ -26,7 +26,7 @@ _SHOWN, _FRAMES_SHOWN = 200, 8
 def with_senders(
     processes: Sequence[ProcessEvidence], logs: Sequence[LogText], host: HostFacts
 ) -> tuple[ProcessEvidence, ...]:
-    """Every end with who sent its signal; wtrain has sent none before evidence is taken."""
+    """Each end with the sender of its signal; wtrain sends none before evidence is taken."""
     firsts = {process.identity for process, _ in first_failures(processes, logs)}
     launched = any(process.role == "launcher" for process in processes)
     oom_killed = {
@@ -56,8 +56,8 @@ def sender_of(
 ) -> Sender | None:
     """Who sent a signal that wtrain did not send.
 
-    `oom_killed`: the kernel's log names this process. `by_member`: a launcher of the training kills
-    its ranks, because one has failed before.
+    `oom_killed`: the kernel's log names this process. `by_member`: a launcher killed its ranks
+    because one had failed.
     """
     if signal in _OWN_CRASH:
         return None
@@ -74,7 +74,7 @@ def sender_of(
 
 
 def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) -> CrashFact | None:
-    """What ended the attempt, or the rank that the others wait for; None where nothing failed."""
+    """What ended the attempt, or the rank that the others wait for; None without a failure."""
     first = first_failures(evidence.processes, evidence.logs)
     if not first and evidence.why == "stall":
         stay = [p for p in evidence.processes if p.exception is not None and p.exception.stays]
@@ -85,7 +85,7 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
         return None
     if not first:
         return _of_the_whole(evidence, command, gpu_shared=gpu_shared)
-    # Of ranks that ended at about the same time, the one whose exception is the oldest.
+    # Of ranks that ended at about the same time, choose the one with the oldest exception.
     process, end = min(first, key=lambda one: _raised_at(one[0]))
     exception = process.exception
     killed = end.signal is not None and end.said != "exception"
@@ -108,12 +108,12 @@ def crash_of(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) ->
 
 
 SKEW_S = 0.5
-"""Between a step and output that was written before it, or an end and a look."""
+"""Seconds between a step and output written before it, or an end and its poll."""
 _CONSEQUENCE_S = 30.0
 
 
 def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | None:
-    """The oldest one of another process, of which this one is the consequence."""
+    """The oldest exception of another process that caused this one."""
     if fact is None or fact.at is None:
         return None
     led = {f"{one.type}: {one.message}" for one in fact.chain}
@@ -134,7 +134,7 @@ def _first(evidence: Evidence, fact: ExceptionFact | None) -> ExceptionFact | No
 
 
 def _printed_by(evidence: Evidence, fact: ExceptionFact | None) -> RankEnd | None:
-    """The helper whose script this traceback begins in, if it may have ended of it."""
+    """The helper in whose script this traceback begins, if it may have ended by it."""
     own = fact is not None and fact.source == "output" and not fact.thread
     frames = fact.frames if fact is not None and own else ()
     begins = next((one.file for one in frames if one.function == "<module>"), "")
@@ -147,7 +147,7 @@ def _printed_by(evidence: Evidence, fact: ExceptionFact | None) -> RankEnd | Non
 
 
 def _vanished(evidence: Evidence, fact: ExceptionFact | None, end: RankEnd) -> RankEnd | None:
-    """The helper that was killed before the rank failed, or to which its exception points."""
+    """The helper killed before the rank failed, or named by the rank's exception."""
     helpers = (
         p.ended.end for p in evidence.processes if p.ended is not None and p.ended.end.helper
     )
@@ -162,7 +162,7 @@ def _raised_at(process: ProcessEvidence) -> float:
 
 
 def _of_the_whole(evidence: Evidence, command: Sequence[str], *, gpu_shared: bool) -> CrashFact:
-    """By how the root ended: no rank's end was seen."""
+    """From the root's end, if no rank's end was seen."""
     code, signal = (evidence.exit.code, evidence.exit.signal) if evidence.exit else (None, None)
     if code is not None and code > 128 and command and _SHELLS.match(command[0]):
         signal, code = code - 128, None  # a shell tells so how its child ended
@@ -182,7 +182,7 @@ def _of_the_whole(evidence: Evidence, command: Sequence[str], *, gpu_shared: boo
 
 
 def _of_others(evidence: Evidence, rank: int | None) -> ExceptionFact | None:
-    """Of a child of the rank, else as the launcher or the output tells."""
+    """From a child of the rank, else from the launcher or the output."""
     since = evidence.progressed_at
     same = (
         one
@@ -194,7 +194,7 @@ def _of_others(evidence: Evidence, rank: int | None) -> ExceptionFact | None:
     told = min(
         found, key=lambda one: {"hook": 0, "elastic": 1, "output": 2}[one.source], default=None
     )
-    # Of those in the output the last: a program may log what it handles.
+    # Of those in the output the last: a program may log exceptions that it handles.
     return found[-1] if told is not None and told.source == "output" else told
 
 
@@ -207,9 +207,8 @@ def named_path(fact: ExceptionFact) -> str | None:
 
 
 def _last_line(evidence: Evidence, rank: int | None) -> str:
-    """Empty where it is the ruler that ends a launcher's report, or is marked as another rank's.
-
-    Nor does it end the traceback of an exception that was handled.
+    """Empty if it is the ruler at the end of a launcher's report, is marked as another rank's, or
+    ends the traceback of a handled exception.
     """
     of_errors = sorted(evidence.logs, key=lambda log: log.source != "stderr.log")
     lines = (line.strip() for log in of_errors[:1] for line in reversed(log.lines))

@@ -102,6 +102,6 @@ def _pattern(name: str) -> re.Pattern[str] | None:
 
 
 def is_error(name: str, text: str) -> bool:
-    """Whether a text is of the class; nothing is of a class that is not listed."""
+    """Whether a text is of the class; False for a class that is not listed."""
     pattern = _pattern(name)
     return pattern is not None and pattern.search(text) is not None

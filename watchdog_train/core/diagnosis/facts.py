@@ -30,7 +30,7 @@ FLAT_CPU_SHARE = 0.02
 """Hung trees measured at most 1.3 % of a core, healthy compute at least 26 %."""
 BUSY_CPU_SHARE = 0.2
 FULL_SHM_SHARE = 0.97
-"""Of /dev/shm: hardly a batch fits in the rest."""
+"""Of /dev/shm: hardly one more batch fits."""
 
 How = Literal[
     "py-spy", "py-spy native", "fault handler", "control page", "text", "traceback", "exit"
@@ -40,7 +40,7 @@ How = Literal[
 class EndFact(Value):
     end: RankEnd
     at_unix: float
-    """Unix seconds when it was seen to be gone; comparable within one host."""
+    """Unix seconds at which its end was seen; comparable within one host."""
     sender: Sender | None = None
     """Who sent the signal that ended it; None: no signal did."""
 
@@ -60,63 +60,61 @@ class ProcessEvidence(Value):
     kernel: tuple[str, ...] = ()
     """Its stack in the kernel, innermost first, where it could be read."""
     kernel_stack: str | None = None
-    """The same as the kernel tells it."""
+    """The same as one text of the kernel."""
     notes: tuple[str, ...] = ()
-    """What the collector had to do about it, for the reader of evidence.json."""
+    """What the collector had to do about it, for readers of evidence.json."""
     deciding_tid: int | None = None
-    """The thread that told of progress last, where it says so and still lives; else it is the main
-    thread that decides."""
+    """The thread that reported progress last, if known and alive; else the main thread decides."""
     thread_waits: dict[int, ThreadFact] = msgspec.field(default_factory=dict)
-    """Every thread by its number, which a stack has as `os_id`; read before any tool came."""
+    """Every thread by its number (`os_id` in a stack); read before any tool ran."""
     wait: Wait | None = None
     handles_signals: tuple[int, ...] | None = None
-    """Signals that somebody may send it to let it continue: it has handlers for them. Left out are
-    SIGINT and SIGTERM, which ask to end, SIGCHLD, our SIGURG, and faults of the process itself."""
+    """Signals that may release it, because it handles them. Without SIGINT and SIGTERM, which ask
+    it to exit, SIGCHLD, wtrain's SIGURG, and faults of the process itself."""
     own_signals: tuple[str, ...] = ()
-    """SIGUSR1 and SIGUSR2, where code of the script itself handles them, not a framework's."""
+    """SIGUSR1 and SIGUSR2, if the script itself handles them, not a framework."""
     sealed: bool | None = None
-    """True: every thread waits, without a time limit, for a lock that only a thread of this same
-    process can release, and none ran between two looks: no one is left to wake it, ever."""
+    """True: every thread waits without a timeout for a lock that only a thread of this process can
+    release, and none ran between two samples: nothing can ever wake it."""
     cpu_share: float | None = None
-    """Of one core, between two looks."""
+    """Of one core, between two samples."""
     gpu: GpuUse | None = None
-    """What its own GPU showed last."""
+    """The newest reading of its own GPU."""
     os_threads: int | None = None
     waits_for_input: bool | None = None
     lock: FileLockWait | None = None
-    """The lock that a library asks for again and again, with its holders by the kernel's list."""
+    """The lock that a library polls for, with its holders by the kernel's list."""
     polls: tuple[str, str] | None = None
-    """Name and value of a variable that holds a path, of the function that sleeps."""
+    """Name and value of a path variable in the function that sleeps."""
     environment: dict[str, str] = msgspec.field(default_factory=dict)
-    """Only the variables that a rule may ask for."""
+    """Only variables that a rule may ask for."""
     threads: tuple[ThreadStack, ...] = ()
     how: How | None = None
-    """Which tool gave the stacks; None: there are none."""
+    """Which tool gave the stacks; None: there are no stacks."""
     why_not: str | None = None
     milestones: tuple[Milestone, ...] = ()
-    """Where it says that it is on its way, in its own words."""
+    """Its progress through startup, in its own names."""
     milestones_at: float | None = None
     """The monotonic clock when they were read."""
     changed: bool | None = None
-    """Whether a second look at the stacks differed; True proves life, False proves nothing."""
+    """Whether a second stack sample differed; True proves life, False proves nothing."""
     asks: Place | None = None
-    """The loop in which it only asks if something has happened, while no thread of it works."""
+    """A loop that only polls for an event, while no thread of the process works."""
     ended: EndFact | None = None
     exception: ExceptionFact | None = None
-    """The last one that it raised and did not catch, of a thread of its where none has ended it."""
+    """The last uncaught exception of a thread that has not ended by it."""
     died: ExceptionFact | None = None
-    """The same, where it ended a thread of this process since its last progress."""
+    """The exception that ended a thread of this process since its last progress."""
     part: int = 0
-    """Of which piece of evidence: two machines, or two containers, give the same pids."""
+    """Its piece of evidence: two machines or containers may have equal pids."""
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What tells it from all others of the evidence: a pid alone does not."""
+        """Unique in the evidence, which a pid alone is not."""
         return self.part, self.pid
 
     @property
     def forked(self) -> bool | None:
-        """Started by fork; None when its stack does not tell."""
         for thread in self.threads:
             if thread.main:
                 return is_forked(thread.frames)
@@ -128,7 +126,7 @@ class ProcessEvidence(Value):
 
     @property
     def who(self) -> Who:
-        """As an explanation names it; text without a pid gives processes numbers below zero."""
+        """As an explanation names it; processes without a pid get numbers below zero."""
         return Who(
             pid=self.pid if self.pid > 0 else None,
             start=self.start,
@@ -145,13 +143,13 @@ class LogText(Value):
     source: str
     lines: tuple[str, ...]
     rank: int | None = None
-    """Whose log it is, where each rank has its own."""
+    """Whose log it is, if each rank has its own."""
     part: int = 0
-    """Of which piece of evidence: the pids in it are those of that piece."""
+    """Its piece of evidence: the pids in it belong to that piece."""
 
 
 class CollectiveFact(Value):
-    """The collective that one rank was in or at last, of its log or its Flight Recorder."""
+    """The newest collective of one rank, from its log or its Flight Recorder."""
 
     rank: int
     group: str = ""
@@ -167,22 +165,19 @@ class CollectiveFact(Value):
 
 class HostFacts(Value):
     oom_kills: int | None = None
-    """Kills by the memory killer in this cgroup since the attempt began, or ever when unknown."""
+    """Kills by the OOM killer in this cgroup since the attempt began; ever, if that is unknown."""
     oom_since_start: bool = False
-    """Whether `oom_kills` counts from the start of the attempt."""
     shm_used_share: float | None = None
     memory_available_share: float | None = None
     swap_used_share: float | None = None
     swap_bytes_s: float | None = None
-    """Moved to and from swap; of the whole machine."""
+    """To and from swap; of the complete machine."""
     load_per_core: float | None = None
     gpu_others: tuple[str, ...] = ()
-    """Processes of others with memory on the GPUs of the training, for a person."""
+    """Processes of others with memory on the training's GPUs, as text."""
 
 
 class LockFact(Value):
-    """A lock file that the training waits for or holds open."""
-
     path: str
     owner_alive: bool | None
 
@@ -196,10 +191,10 @@ class Evidence(Value):
     locks: tuple[LockFact, ...] = ()
     collectives: tuple[CollectiveFact, ...] = ()
     exchanging: tuple[int, ...] = ()
-    """Ranks that began or completed a collective between two looks at their records."""
+    """Ranks that began or completed a collective between two readings of their records."""
     world_size: int | None = None
     exceptions: tuple[ExceptionFact, ...] = ()
-    """Of processes that are not among these, of torch elastic and of the output."""
+    """Of processes not listed here, of torch elastic and of the output."""
     progressed_at: float | None = None
     """The last step of a rank that has ended, in Unix seconds."""
 
@@ -207,7 +202,7 @@ class Evidence(Value):
 class BundleVerdict(Value):
     """verdict.json: what was decided, and which process was captured.
 
-    Its request has the first half; the rest is what a collection found.
+    The request has the first half; the collection adds the rest.
     """
 
     schema_version: int = 1
@@ -219,12 +214,12 @@ class BundleVerdict(Value):
     ranks: tuple[int, ...] = ()
     beat_age_s: float | None = None
     straggler: Straggler | None = None
-    """As the supervisor had said it before."""
+    """As the supervisor reported it before."""
     at: float
     """Unix seconds."""
     attempt: int = 0
     words: str = ""
-    """Why it was taken to be a stall, as the supervisor said it."""
+    """Why the supervisor called it a stall."""
     processes: tuple[CapturedProcess, ...] = ()
     command: tuple[str, ...] = ()
     exit: ExitStatus | None = None
@@ -234,5 +229,4 @@ class BundleVerdict(Value):
     seconds: float = 0.0
     problem: str | None = None
     done: tuple[str, ...] = ()
-    """What was or will be done about it."""
     hostname: str = ""

@@ -20,7 +20,7 @@ from watchdog_train.core.model import RankEnd
 from watchdog_train.core.model.words import SIGNAL_NAMES
 
 SAME_LOOK_S = 0.1
-"""Ends that were seen closer together came in one look, whose order is not known."""
+"""Seconds. Ends closer together were seen in one poll; their order is unknown."""
 LINES_READ = 4000
 _SENT_TO_VICTIMS = (1, 2, 15)
 _NUMBERS = {name: number for number, name in SIGNAL_NAMES.items()}
@@ -41,15 +41,14 @@ _NOTICED = re.compile(
     r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) .{0,100}"
     r"exited on signal (?P<signal>\d{1,2})\b"
 )
-"""Of Open MPI's mpirun."""
 
 
 def first_failures(
     processes: Iterable[ProcessEvidence], logs: Iterable[LogText]
 ) -> tuple[tuple[ProcessEvidence, RankEnd], ...]:
-    """The first bad end in time; several where their order is not known.
+    """The first failed end in time; several if their order is unknown.
 
-    A launcher may tell in its log what the kernel did not.
+    A launcher's log may have exit codes that the kernel did not give.
     """
     gone = [
         (process, process.ended)
@@ -89,7 +88,7 @@ def _told_by_launcher(logs: Iterable[LogText]) -> dict[tuple[int, str, int], int
 
 
 def first_observed(logs: Iterable[LogText]) -> tuple[int, int, int] | None:
-    """Rank, pid and exit code of the first failure, where torchrun or mpirun names it."""
+    """Rank, pid and exit code of the first failure, if torchrun or mpirun names it."""
     for log in logs:
         text = "\n".join(log.lines[-LINES_READ:])
         match = _FIRST_OBSERVED.search(text)
@@ -102,7 +101,7 @@ def first_observed(logs: Iterable[LogText]) -> tuple[int, int, int] | None:
 
 
 def _completed(end: RankEnd, told: dict[tuple[int, str, int], int], part: int) -> RankEnd:
-    """With what its launcher printed about it, where nobody else knows."""
+    """With what its launcher printed about it, if nothing else is known."""
     status = told.get((part, "pid", end.pid), told.get((part, "rank", end.rank)))
     if status is None or end.code is not None or end.signal is not None:
         return end

@@ -52,7 +52,7 @@ _HELPERS: tuple[tuple[str, ...], ...] = (
 )
 """Chains, outermost frame first, of threads that wait like this in every healthy run."""
 _BUSY_PINNING = "rebuild_*|recvfds|recv_handle|detach|pin_memory|_new_shared* || answer_challenge"
-"""In a pinning thread: it is not waiting for a worker, it is at work or stuck."""
+"""In a pinning thread: it works or is stuck, and does not wait for a worker."""
 _POOL_THREAD = "_worker (concurrent/futures/thread.py)"
 
 
@@ -71,7 +71,7 @@ def is_idle_helper(thread: ThreadStack) -> bool:
             return "_pin_memory_loop" not in chain or not any(
                 frame_matches(_BUSY_PINNING, frame) for frame in frames
             )
-    # A native thread of which nothing is known but that it was started and waits.
+    # A native thread of which only its start and its wait are known.
     return all(frame.native and frame_matches(_NATIVE_NOTHING, frame) for frame in frames)
 
 
@@ -89,7 +89,7 @@ def busiest_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
 
 
 def places_at_work(threads: Sequence[ThreadStack]) -> frozenset[tuple[tuple[str, int], ...]]:
-    """Where the threads that are no idle helpers are: another place is life."""
+    """Where the threads are that are no idle helpers; a change is life."""
     return frozenset(
         tuple((frame.function, frame.line) for frame in thread.frames)
         for thread in threads
@@ -102,13 +102,12 @@ _QUEUE_GET = "get (*multiprocess*/queues.py)"
 
 
 def is_idle_worker(threads: Sequence[ThreadStack]) -> bool:
-    """Whether this is a loader worker that waits for its parent's next order."""
+    """Whether this is a loader worker that waits for the next task from its parent."""
     for thread in threads:
         frames = [frame for frame in own_frames(thread.frames) if not frame.native]
         for position, frame in enumerate(frames):
             if frame_matches(WORKER_LOOP, frame):
                 above = frames[:position]
-                # The user's code above it is the handler of a signal, which is at work.
                 return (
                     bool(above)
                     and frame_matches(_QUEUE_GET, above[-1])
@@ -129,7 +128,7 @@ _AT_WORK = "_map_single|_write_generator_to_queue|apply_function*|_call_and_writ
 
 
 def is_idle_process(threads: Sequence[ThreadStack]) -> bool:
-    """Whether it waits for work in all its threads: a loader or pool worker without any."""
+    """Whether all its threads wait for work, such as a loader or pool worker's."""
     if is_idle_worker(threads):
         return True
     working = [own_frames(one.frames) for one in threads if not is_idle_helper(one)]

@@ -14,7 +14,7 @@ from typing import Literal
 from watchdog_train.core.model import Value
 
 LINE_CAP = 2000
-"""Characters of a line that anything looks at."""
+"""Characters of a line that are searched."""
 _PREFIXES_CAP = 6
 
 Clock = Literal["date", "clock"]
@@ -54,7 +54,6 @@ _RANK_INSIDE = re.compile(
 
 class LogLine(Value):
     text: str
-    """Without prefixes of launchers and clocks."""
     rank: int | None = None
     """From the launcher's prefix alone."""
     printer: str = ""
@@ -66,7 +65,7 @@ class LogLine(Value):
 
 @lru_cache(maxsize=16384)
 def read_line(raw: str) -> LogLine:
-    """Takes the prefixes off, as many as there are, in any order."""
+    """Remove all prefixes, in any order."""
     text = raw[:LINE_CAP].rstrip()
     rank: int | None = None
     printer = ""
@@ -140,11 +139,10 @@ _PROGRESS = re.compile(
 _OF_THE_SCHEDULER = re.compile(
     r"\s{0,8}(?:(?:slurmstepd|srun|sbatch|scancel|slurmd)\b|(?:error: )?\*{3} (?:JOB|STEP) )"
 )
-"""Slurm counts steps of its own, as in `*** STEP 77.0 ON gpu14 CANCELLED`."""
 
 
 def progress_of(text: str) -> tuple[str, float] | None:
-    """What a line of progress counts, and how far it is: ("bar:total", 120.0); None for others."""
+    """The counter in a line of progress, and its value: ("bar:total", 120.0); None for others."""
     match = _PROGRESS.search(text[:LINE_CAP])
     if match is None or _OF_THE_SCHEDULER.match(text):
         return None
@@ -163,13 +161,12 @@ _UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 def _amount(text: str) -> float:
-    """`1.85G` as a number; whether a unit is 1000 or 1024 does not matter to what grows."""
+    """`1.85G` as a number; units of 1000 and 1024 are alike here, where only growth counts."""
     unit = _UNITS.get(text[-1], 1.0)
     return float(text.rstrip("kMGTK")) * unit
 
 
 def advances(lines: Sequence[LogLine]) -> list[int]:
-    """Positions at which some counter was higher than ever before."""
     best: dict[tuple[str, int | None], float] = {}
     found = []
     for at, line in enumerate(lines):
@@ -177,7 +174,7 @@ def advances(lines: Sequence[LogLine]) -> list[int]:
         if progress is None:
             continue
         (kind, value), known = progress, best.get((progress[0], line.rank), 0.0)
-        # A loss goes up and down: that it is printed is the progress.
+        # A loss rises and falls: printing it is the progress.
         if kind == "trainer" or value > known:
             found.append(at)
         if value > known or value < known / 2:  # a new epoch counts from the start

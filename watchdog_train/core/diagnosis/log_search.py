@@ -26,9 +26,9 @@ _HITS_CAP = 200
 _END_LINES = 2
 _NAMED = re.compile(r"\w*(?:loss|norm|ppl|perplexity)\w*(?=\W{0,6}(?:nan|inf))", re.IGNORECASE)
 _MOVES = 3
-"""So many rising values in a row: it moved until the end of the log."""
+"""With this many rising values in a row it moved until the end of the log."""
 MOVED_ON = 2
-"""After so many steps of progress a line of a crash was a warning: one may be a buffer's."""
+"""After this many steps of progress a crash line was a warning; one may come from a buffer."""
 
 
 class Hit(Value):
@@ -46,9 +46,9 @@ class LogIndex:
         self._logs = [_Prepared(number, log) for number, log in enumerate(logs)]
 
     def first(self, pattern: str, *, crashed: bool) -> Hit | None:
-        """The first failure in time among the lines that fit.
+        """The first failure in time among the matching lines.
 
-        Lines with work after them only count in a crash, and then behind those without.
+        In a crash, lines with work after them count only after those without.
         """
         found = [hit for log in self._logs for hit in log.hits(pattern)]
         allowed = MOVED_ON if crashed else 1
@@ -56,7 +56,7 @@ class LogIndex:
         return _earliest(fresh or (found if crashed else []))
 
     def at_end(self, pattern: str) -> Hit | None:
-        """The first line that fits and with which a log ends."""
+        """The first matching line with which a log ends."""
         found = (
             hit
             for log in self._logs
@@ -66,7 +66,7 @@ class LogIndex:
         return next(found, None)
 
     def stays(self, pattern: str) -> Hit | None:
-        """The last but one line that fits, if what it names has no number in any later line."""
+        """The second last matching line, if no later line has a number for what it names."""
         for log in self._logs:
             hits = log.hits(pattern)[-2:]
             if len(hits) < 2:
@@ -78,11 +78,10 @@ class LogIndex:
         return None
 
     def moves(self) -> bool:
-        """Whether the counter that was printed last still grew at the end of some log."""
+        """Whether the counter printed last still grew at the end of some log."""
         return any(log.moves() for log in self._logs)
 
     def lines(self) -> Iterator[tuple[LogLine, int | None]]:
-        """Every line, with the rank whose log it is in."""
         for log in self._logs:
             for line in log.lines:
                 yield line, line.rank if line.rank is not None else log.rank
@@ -98,7 +97,7 @@ class _Prepared:
         self._progress = advances(self.lines)
 
     def hits(self, pattern: str) -> list[Hit]:
-        """Searched in the whole text first: most patterns are in no line at all."""
+        """Searches the complete text first: most patterns are in no line."""
         return list(islice(self._hits(re.compile(pattern, re.MULTILINE)), _HITS_CAP))
 
     def _hits(self, pattern: re.Pattern[str]) -> Iterator[Hit]:
@@ -109,7 +108,7 @@ class _Prepared:
             at = self._starts[position] + len(line.text) + 1
             if pattern.search(line.text) is None:
                 continue  # it ran over the end of a line: that may hide what the next one holds
-            # Of the same printer: other ranks go on for a while when one has failed.
+            # Of the same printer: other ranks continue for a while after one has failed.
             after = self._progress[bisect_right(self._progress, position) :]
             yield Hit(
                 line=line,
@@ -130,7 +129,7 @@ class _Prepared:
 
 
 def _earliest(hits: Sequence[Hit]) -> Hit | None:
-    """The first in time; where clocks differ or are missing, the first in its log."""
+    """The first in time; if clocks differ or are missing, the first in its log."""
     clocks = {hit.line.clock for hit in hits}
     timed = [hit for hit in hits if len(clocks) == 1 or hit.line.clock == "date"]
     order = [((hit.line.at or 0.0, hit.position, hit.log), hit) for hit in timed]

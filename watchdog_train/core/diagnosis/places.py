@@ -13,17 +13,15 @@ _ORDER: dict[Role, int] = {"rank": 0, "worker": 0, "other": 1, "launcher": 2, "k
 
 
 class Group(Value):
-    """Processes whose deciding threads are at the same place."""
-
     processes: tuple[ProcessEvidence, ...]
     frames: tuple[Frame, ...]
     idle: bool
 
 
 def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group, ...]:
-    """Stacks of the whole tree, the same ones together: the root's first, then the smallest ones.
+    """Equal stacks of the tree together: the root's first, then the smallest groups.
 
-    Idle workers go last whatever their number: they wait for the others.
+    Idle workers are last whatever their number: they wait for the others.
     """
     same: dict[object, tuple[tuple[Frame, ...], list[ProcessEvidence]]] = {}
     for process in evidence.processes:
@@ -49,10 +47,10 @@ def groups(evidence: Evidence, found: Explanation | None = None) -> tuple[Group,
 
 
 def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEvidence | None:
-    """The process that the explanation is about, where it is among the evidence.
+    """The process that the explanation is about, if it is in the evidence.
 
-    Its rank and role count as well as its pid: on another machine that may be anybody's. None
-    where two machines have one that fits.
+    Rank and role must match too: a pid may belong to any process of another machine. None if
+    several machines have a match.
     """
     if found is None or found.root is None:
         return None
@@ -67,7 +65,7 @@ def root_process(evidence: Evidence, found: Explanation | None) -> ProcessEviden
 def evidence_fingerprint(
     evidence: Evidence, family: str | None, crash: CrashFact | None = None
 ) -> str:
-    """The same for the same hang or crash in two attempts."""
+    """Equal for the same hang or crash in two attempts."""
     places: set[tuple[str, ...]] = set()
     for process in evidence.processes:
         if process.role not in ("rank", "worker") or is_idle_worker(process.threads):

@@ -27,7 +27,6 @@ _KEPT = (
 
 
 def looks_like_recorder(data: Any) -> bool:
-    """Whether this is a Flight Recorder dump, or one for each of several ranks."""
     return _is_one(data) or (
         isinstance(data, dict)
         and bool(data)
@@ -45,10 +44,10 @@ def _is_one(data: Any) -> bool:
 
 
 def joined(dumps: Mapping[str, Any]) -> Any | None:
-    """One dump of those that a rank's recorders gave, by the recorder's name; None of none.
+    """One dump from those of a rank's recorders, by the recorder's name; None of none.
 
-    The one that holds something; of several all groups, each named after its recorder, for they
-    count for themselves even where their numbers are the same.
+    The one with content; of several all groups, named after their recorder, because recorders
+    count independently even if their numbers are equal.
     """
     telling = {name: data for name, data in dumps.items() if _holds_something(data)}
     if len(telling) < 2:
@@ -94,9 +93,9 @@ def read_recorder(data: Any, rank: int | None) -> tuple[CollectiveFact, ...]:
 def still_in(
     before: Sequence[CollectiveFact], after: Sequence[CollectiveFact]
 ) -> tuple[CollectiveFact, ...]:
-    """What two looks agree on: a group in which any rank went on between them is not stuck.
+    """The groups that did not move between two readings: a group with any progress is not stuck.
 
-    Ranks of a healthy job are a collective apart at any moment; a difference alone says nothing.
+    Ranks of a healthy job are a collective apart at any moment; a difference proves nothing.
     """
     known = {(fact.rank, fact.group): _reach(fact) for fact in before}
     moving = {
@@ -108,7 +107,7 @@ def still_in(
 
 
 def advanced(before: Sequence[CollectiveFact], after: Sequence[CollectiveFact]) -> tuple[int, ...]:
-    """Ranks that began or completed a collective between two looks: they work, whatever else."""
+    """Ranks that began or completed a collective between two readings: they work."""
     known = {(fact.rank, fact.group): _reach(fact) for fact in before}
     found = {
         fact.rank
@@ -126,7 +125,7 @@ def advanced(before: Sequence[CollectiveFact], after: Sequence[CollectiveFact]) 
 def trimmed(data: Any) -> dict[str, Any]:
     """A dump as plain, bounded data for a file: the last entries, without the stacks.
 
-    What was read from a pickle may hold itself, or the same list a million times.
+    Data from a pickle may contain itself, or the same list a million times.
     """
     if not isinstance(data, dict):
         return {}
@@ -183,7 +182,7 @@ def _facts(data: dict[str, Any], rank: int | None) -> list[CollectiveFact]:
 
 
 def _statuses(data: dict[str, Any]) -> dict[str, dict[Any, Any]]:
-    """By group: how far it is."""
+    """By group: its newest collectives."""
     status = data.get("pg_status")
     listed = list((status if isinstance(status, dict) else {}).items())[:_GROUPS_CAP]
     return {str(key)[:_TEXT_CAP]: value for key, value in listed if isinstance(value, dict)}
@@ -219,7 +218,7 @@ def _group(entry: dict[str, Any]) -> str:
 
 
 def _sizes(value: Any) -> list[list[int]] | None:
-    """Shapes of the tensors: a list of lists of numbers, and nothing else."""
+    """Shapes of the tensors: only a list of lists of numbers counts."""
     if not isinstance(value, list):
         return None
     shapes = (

@@ -13,24 +13,23 @@ from functools import lru_cache
 from watchdog_train.core.model import Value
 
 FRAMES_CAP = 400
-"""Frames kept of one thread: a runaway recursion has thousands, its ends tell the story."""
+"""Frames kept of one thread: a runaway recursion has thousands; its ends explain it."""
 THREADS_CAP = 512
 NAME_CAP = 200
-"""Characters kept of a function, a file or a thread name."""
 
 
 class Frame(Value):
     function: str
-    """As the tool names it, class included where it knows it: `Queue.get`."""
+    """As the tool names it, with the class if it knows it: `Queue.get`."""
     file: str
     line: int
     native: bool = False
     source: str | None = None
-    """Text of the line, where it could be read; untrusted."""
+    """Text of the line, if it could be read; untrusted."""
 
     @property
     def name(self) -> str:
-        """The function alone: tools and Python versions differ in whether they name the class."""
+        """The function alone: tools and Python versions differ in naming the class."""
         return plain_name(self.function)
 
     @property
@@ -44,8 +43,6 @@ class Frame(Value):
 
 
 class ThreadStack(Value):
-    """The stack of one thread, innermost frame first."""
-
     frames: tuple[Frame, ...]
     name: str | None = None
     os_id: int | None = None
@@ -55,7 +52,7 @@ class ThreadStack(Value):
 
 
 def printable(text: str, cap: int = NAME_CAP) -> str:
-    """Names come from the training: nothing in them may reach a terminal as a command."""
+    """Names come from the training: a terminal must not execute them."""
     text = text[-cap:]
     if text.isprintable():
         return text
@@ -69,7 +66,7 @@ _COMPILED_APART = re.compile(r"(?:\.(?:part|isra|constprop|cold|lto_priv|llvm)(?
 def plain_name(function: str) -> str:
     """`Queue.get` and `DS.fetch.<locals>.<listcomp>` without their qualification.
 
-    Of native names without what compilers and linkers append: `wait@@GLIBC_2.3`, `f.part.0`.
+    Native names without the suffixes of compilers and linkers: `wait@@GLIBC_2.3`, `f.part.0`.
     """
     function = _COMPILED_APART.sub("", function.partition("@")[0] or function)
     return function.rpartition(".")[2] or function
@@ -83,13 +80,13 @@ _ROOTS = re.compile(
 
 @lru_cache(maxsize=8192)
 def both_ends(text: str, cap: int) -> str:
-    """Cut in its middle: a long command stands before what became of it."""
+    """Cut in the middle: the end of a long command says how it ended."""
     head, tail = cap // 2, cap - cap // 2 - 1
     return text if len(text) <= cap else f"{text[:head]}…{text[-tail:]}"
 
 
 def short_file(file: str) -> str:
-    """A file from its package on; of other files the name alone: directories differ by machine."""
+    """A file from its package on; other files by name: directories differ by machine."""
     file = file.replace("\\", "/")
     match = _ROOTS.match(file)
     if match:
@@ -125,7 +122,6 @@ _PACKAGES = re.compile(
 
 
 def is_library(frame: Frame) -> bool:
-    """Whether the frame is not the user's own code, as far as its file tells."""
     file = frame.file.replace("\\", "/")
     if frame.native or _ROOTS.match(file) or "/watchdog_train/" in file:
         return True
@@ -144,7 +140,7 @@ class _Wanted(Value):
     file: re.Pattern[str] | None
     anywhere: re.Pattern[str] | None
     """For libraries outside of site-packages, a checkout of torch: only parts of the pattern that
-    name enough of the path, or a user's own folder called `datasets` would be the library."""
+    name enough of the path; else a user's own folder called `datasets` would be the library."""
 
 
 @lru_cache(maxsize=4096)
@@ -190,7 +186,6 @@ def any_matches(pattern: str, frames: Iterable[Frame]) -> bool:
 
 
 def find_chain(chain: Sequence[str], frames: Sequence[Frame]) -> bool:
-    """Whether the patterns occur in this order, outermost first, gaps allowed."""
     rest = reversed(frames)  # each pattern takes up the search behind the one before it
     return all(any(frame_matches(pattern, frame) for frame in rest) for pattern in chain)
 
@@ -208,7 +203,7 @@ WAITS = (
     "run_once|_run_once|select (asyncio/*)",
     "result (concurrent/futures/_base.py)",
 )
-"""Frames that only say "waits"; what it waits for is the caller's."""
+"""Frames of a pure wait; the caller shows what it waits for."""
 
 _CHILD_START = "_bootstrap (*multiprocess*/process.py|billiard/process.py)"
 _FORK = (
@@ -227,7 +222,6 @@ def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def is_forked(frames: Sequence[Frame]) -> bool | None:
-    """Whether the process was started by fork; None when its stack does not tell."""
     for frame in frames:
         if frame_matches(_SPAWN, frame):
             return False
@@ -237,7 +231,6 @@ def is_forked(frames: Sequence[Frame]) -> bool | None:
 
 
 def trimmed(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Without native frames and without the pure waits at the top."""
     python = [frame for frame in frames if not frame.native]
     start = 0
     while start < len(python) - 1 and any(frame_matches(wait, python[start]) for wait in WAITS):
@@ -246,13 +239,13 @@ def trimmed(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def deciding_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The frame to show a person: what waits, not the wait itself."""
+    """The frame to show a person: the caller of the wait, not the wait."""
     rest = trimmed(own_frames(frames))
     return rest[0] if rest else None
 
 
 def place(frames: Sequence[Frame], depth: int = 12) -> tuple[str, ...]:
-    """A stack without what changes between two attempts: no pids, addresses or line numbers."""
+    """A stack without pids, addresses and line numbers, which differ between attempts."""
     return tuple(
         f"{frame.name} ({frame.short})"
         for frame in trimmed(own_frames(frames))[:depth]

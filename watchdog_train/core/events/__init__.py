@@ -36,7 +36,7 @@ LIFECYCLE = (
     EvidenceMoved, DaemonsJudged, Signalling, TreeGone, AttemptExited, PlanMade, Adopted,
     Reopened, RunFinished, Ordered, MachineLost,
 )  # fmt: skip
-"""Types that are on disk (fsync) before the loop goes on."""
+"""Types that are flushed to disk (fsync) before the loop continues."""
 
 _encoder = msgspec.json.Encoder()
 
@@ -63,6 +63,5 @@ def decode(line: bytes) -> AnyEvent:
 
 
 def to_builtins(event: Event) -> dict[str, Any]:
-    """The event as plain dicts and lists, as a JSON reader would see it."""
     result: dict[str, Any] = msgspec.to_builtins(event)
     return result

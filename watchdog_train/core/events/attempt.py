@@ -25,7 +25,7 @@ class AttemptLaunching(Event):
     token: str
     plan: Plan
     where: tuple[str, ...] | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="hosts")
-    """Its machines, where the supervisor's is not the only one."""
+    """Its machines, if the supervisor's is not the only one."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -33,7 +33,7 @@ class AttemptLaunching(Event):
 
 
 class LaunchPostponed(Event):
-    """Nothing was started, for want of something that may be there again: its plan still stands."""
+    """Nothing was started for lack of something that may return; the plan stays."""
 
     why: Why
 
@@ -70,16 +70,16 @@ class Progress(Event):
     members: tuple[Member, ...] | msgspec.UnsetType = msgspec.UNSET
     """Members that are new or have changed; each as a list of its fields."""
     gone: dict[str, tuple[int, ...]] | msgspec.UnsetType = msgspec.UNSET
-    """By machine, empty for this one: the pids of members that are no more."""
+    """By machine, empty for this one: the pids of members that have ended."""
 
     @property
     def is_census(self) -> bool:
-        """It cannot be left out: the next one tells only what has changed since."""
+        """It must not be left out: the next one holds only later changes."""
         return self.members is not msgspec.UNSET or self.gone is not msgspec.UNSET
 
 
 class Milestones(Event):
-    """Where the ranks are on their way: at the first step, at a stall and at the end."""
+    """The startup milestones of the ranks: at the first step, at a stall and at the end."""
 
     ranks: tuple[RankPlaces, ...]
     """At most 32; times are of the monotonic clock, as `mono`."""
@@ -113,7 +113,7 @@ class TreeGone(TreeEvent):
     shared_memory_removed: tuple[str, ...] = ()
     """Semaphores included."""
     left: tuple[Daemon, ...] = ()
-    """Live processes that attempts of this run have started and that wtrain does not kill."""
+    """Live processes started by attempts of this run that wtrain does not kill."""
 
 
 class AttemptExited(TreeEvent):
@@ -121,10 +121,10 @@ class AttemptExited(TreeEvent):
     signal: int | None
     how_known: str
     """keeper-file, keeper; after the keeper's death parent (this supervisor had become its parent)
-    or kernel; gone: nobody knows; not-started."""
+    or kernel; gone: unknown; not-started."""
     step: int | None
     load_begun: bool = False
-    """A process had begun to load the checkpoint of the plan."""
+    """A process had begun to load the plan's checkpoint."""
     saves: int = 0
     """Saves that had ended."""
     trainings: int = 0
@@ -138,7 +138,7 @@ class StopRequested(Event):
     exit_code: int
     """77 for stop and SIGTERM, 130 for Ctrl-C."""
     relayed: bool = False
-    """Asked of another task of the job, which `by` names."""
+    """Passed on by another task of the job, which `by` names."""
 
 
 class SaveRequested(Event):
@@ -165,7 +165,7 @@ class StopAsked(Event):
     step: int | None = None
     """The newest step at that moment."""
     expects_save: bool = False
-    """It saves before it ends."""
+    """The training saves before it exits."""
 
 
 class RequestAnswered(Event):
@@ -206,7 +206,7 @@ class SentSignal(Value):
     signal: int
     role: str
     result: Literal["sent", "gone", "denied", "not-ours", "ordered"]
-    """ordered: its agent was told to send it."""
+    """ordered: its agent received the order to send it."""
 
 
 class Signalled(TreeEvent):

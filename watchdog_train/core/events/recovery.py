@@ -30,7 +30,7 @@ class CheckpointRejected(Event):
     format: str
     why: Why
     torn: bool = False
-    """It is not known to be valid; else something else speaks against it."""
+    """It is not known to be valid; otherwise it is passed over for another reason."""
 
 
 class CheckpointKept(Event):
@@ -67,7 +67,7 @@ class PlanMade(Event):
 
 
 class GivenUp(Event):
-    """No further attempt: the ladder or the budget is at its end."""
+    """No further attempt: no fallback or no restart is left."""
 
     why: Why
     exit_code: int
@@ -115,7 +115,7 @@ class ResumeVerified(Event):
     first_step: int | None
     ok: bool
     contradicted: bool = False
-    """Not only unseen: by the training's own count it began at a lower step."""
+    """The training's own count began at a lower step."""
     why: Why
 
     @property

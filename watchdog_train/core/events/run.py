@@ -16,7 +16,7 @@ class RunStarted(Event):
     start: int
     argv: tuple[str, ...]
     options: tuple[str, ...] = ()
-    """Of `wtrain run`, as they were given, for the commands that are printed."""
+    """Options of `wtrain run` as given, for the commands that are printed."""
     cwd: str
     run_dir: str
     slot_dir: str | None
@@ -30,7 +30,7 @@ class RunStarted(Event):
     max_restarts: int | None = None
     """None: unknown, or the settings never restart."""
     limits: Limits = Limits()
-    """What the run is judged by; a supervisor that adopts it and `wtrain replay` use the same."""
+    """What the run is judged by; an adopting supervisor and `wtrain replay` use the same."""
 
 
 class Adopted(Event):
@@ -52,7 +52,7 @@ class Reopened(Event):
     allow: tuple[str, ...]
     why: Why
     fresh_budget: bool = True
-    """False: what was used up of its restarts stays used up."""
+    """False: used restarts stay used."""
 
 
 class SupervisorLeft(Event):
@@ -81,11 +81,11 @@ class TaskJoined(Event):
 
     task: JobTask
     host: str = ""
-    """Where this one is now: an ended run may be continued elsewhere."""
+    """Its present host: an ended run may be continued elsewhere."""
 
 
 class MachineHeard(TreeEvent):
-    """An agent has said who it is, for the first time or after another one took its place."""
+    """An agent has reported itself, for the first time or after a change of agent."""
 
     hostname: str
     place: str
@@ -93,18 +93,18 @@ class MachineHeard(TreeEvent):
     run_dir: str
     agent: ProcessId
     silent_s: float = 0.0
-    """How long it was not heard, where that was recorded."""
+    """How long it did not report, if that was recorded."""
 
 
 class MachineSilent(TreeEvent):
-    """Nothing is heard of a machine at present: what it does is unknown; machine_heard ends it."""
+    """A machine does not report: its state is unknown until machine_heard."""
 
     since: float
     """Unix seconds."""
 
 
 class MachineLost(TreeEvent):
-    """Nothing was heard of a machine for too long: what runs there is unknown."""
+    """A machine did not report for too long: its state is unknown."""
 
     why: Why
 
@@ -113,7 +113,7 @@ class Ordered(Event):
     """Intent, of an agent: an order is carried out once, by this record."""
 
     epoch: int
-    """Of the leader: one that takes the run up has a later one, and older orders are refused."""
+    """Of the leader: a newer leader has a later one, and older orders are refused."""
     number: int
 
 
@@ -137,7 +137,7 @@ class Notified(Event):
 
 
 class CommandResult(Value):
-    """How one command of the user's ended."""
+    """The result of one of the user's commands."""
 
     number: int
     """Which of the settings' commands, from 1; its text can be a secret."""
@@ -148,7 +148,7 @@ class CommandResult(Value):
     why: Why | None = None
     """Why it is not ok."""
     output: str = ""
-    """The end of what it wrote, without secrets."""
+    """The end of its output, without secrets."""
 
 
 class CommandsStarting(Event):
@@ -156,12 +156,12 @@ class CommandsStarting(Event):
 
     for_event: str
     for_attempt: int
-    """The attempt to come for `before_restart`, else the present one."""
+    """The next attempt for `before_restart`, else the present one."""
     numbers: tuple[int, ...]
 
 
 class CommandsRan(Event):
-    """The user's commands for an event have ended, or were ended at their deadline."""
+    """The user's commands for an event have ended, or were killed at their deadline."""
 
     for_event: str
     for_attempt: int

@@ -29,20 +29,20 @@ class Suspected(Event):
 
 
 class Looked(Event):
-    """The cheap look between suspicion and decision."""
+    """A stack sample between suspicion and decision."""
 
     patience: Patience
     why: Why | None = None
-    """Where there is no explanation."""
+    """Why there is no explanation."""
     explanation: Explanation | None = None
     since_mono: float = 0.0
     """When this limit began to count: at the silence, or at a change to a shorter limit."""
     limit_s: float | None = None
-    """Of this silence, with what it has earned besides; None: never."""
+    """Of this silence, with all extensions; None: never."""
     times: int = 1
-    """Samples in a row that have found this live-lock, or this wait for GPUs; 0: it has moved."""
+    """Samples in a row with this live-lock or this wait for GPUs; 0: it has moved."""
     device: DeviceLook | None = None
-    """How ranks wait for their GPUs, by the newest sample that tells."""
+    """How ranks wait for their GPUs, by the newest sample that shows it."""
     roots: tuple[str, ...] = ()
     """Machines with a process that waits for no other rank."""
 
@@ -50,9 +50,9 @@ class Looked(Event):
 class SuspicionEnded(Event):
     why: Why
     paused_s: float = 0.0
-    """How long it was quiet; 0: not worth a word."""
+    """How long it was quiet; 0: too short to report."""
     patience: Patience | None = None
-    """What the last look had found."""
+    """From the last sample."""
     at: SilentAt | None = None
     said: bool = False
     """A pause at the same line was reported before."""
@@ -82,7 +82,7 @@ NoticeKind = Literal[
 
 
 class Noticed(Event):
-    """Something a person should know that is no stall; `kind` names it."""
+    """Something that a person should know and that is no stall; `kind` names it."""
 
     kind: NoticeKind
     pids: tuple[int, ...]
@@ -93,7 +93,7 @@ class Straggling(Event):
     """A rank comes last in most steps; repeated for another rank or twice the cost."""
 
     straggler: Straggler | None
-    """None: no rank does any more."""
+    """None: no rank is last any more."""
 
 
 class Warned(Event):
@@ -101,7 +101,7 @@ class Warned(Event):
 
     ahead: Ahead
     over: bool = False
-    """It is not so any more."""
+    """It is over."""
 
 
 class EvidenceCollecting(TreeEvent):
@@ -137,13 +137,13 @@ class StallExplained(Event):
     stall_id: str
     explanation: Explanation
     tasks: tuple[int, ...] = ()
-    """Of a job, whose evidence it rests on together; empty: this run's alone."""
+    """Tasks of a job whose evidence it uses together; empty: this run's alone."""
     host: str | None = None
     """The machine of its root, of a job on several."""
 
 
 class WouldHaveKilled(Event):
-    """Report-only: what would have happened now."""
+    """Report-only: what wtrain would have done now."""
 
     stall_id: str
     why: Why

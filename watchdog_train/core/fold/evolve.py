@@ -26,9 +26,8 @@ def replay(history: Iterable[e.AnyEvent]) -> State:
 
 
 def evolve(state: State, event: e.AnyEvent) -> State:
-    """The state after one more event. Never fails; an event out of place changes what it can."""
+    """The state after one more event. Never fails; an event out of order changes what it can."""
     state = _replace(state, mono=event.mono, updated_at=event.t)
-    # Each changes what its own types mean, and leaves the state as it is for all others.
     for change in (_change, evolve_stall.change, ending.change, job_changed):
         state = change(state, event)
     return state
@@ -168,7 +167,7 @@ def _noticed(state: State, event: e.Noticed) -> State:
 
 
 def _rejected(state: State, event: e.CheckpointRejected) -> State:
-    """Passed over; where it is that of a plan, a machine does not see it, and the plan is void."""
+    """Passed over; if a machine does not see the plan's checkpoint, the plan is void."""
     plan, crew = state.next_plan, state.crew
     used = plan.checkpoint if plan is not None else None
     if crew is not None and used is not None and used.path == event.path:
@@ -223,17 +222,16 @@ _OF_AN_END = (
 _OF_A_CLOCK = (
     "backoff_until", "gpu_held", "scan_failures", "postponed", "kept_mono", "keep_failed",
 )  # fmt: skip
-"""Waited for a moment, or until some time after one."""
+"""Waits for a moment, or until some time after one."""
 
 
 def _defaults(names: tuple[str, ...]) -> dict[str, Any]:
-    """Fields of the state as they are at first."""
     first = State()
     return {name: getattr(first, name) for name in names}
 
 
 POSTPONED_S = 1.0
-"""Until a launch that could not be made is tried again."""
+"""Seconds until a failed launch is tried again."""
 
 
 def _launching(state: State, event: e.AttemptLaunching) -> State:
@@ -257,7 +255,7 @@ def _launching(state: State, event: e.AttemptLaunching) -> State:
 
 
 def _postponed(state: State, event: e.LaunchPostponed) -> State:
-    """As if its launch had not been meant: it is no try of its plan, and costs no restart."""
+    """As if never launched: it uses no try of its plan and no restart."""
     attempt = state.attempt
     if attempt is None or attempt.launched:
         return state
@@ -279,10 +277,10 @@ def _postponed(state: State, event: e.LaunchPostponed) -> State:
 
 
 def adopted(state: State, event: e.Adopted) -> State:
-    """Another supervisor goes on with what is open."""
+    """Another supervisor continues the open work."""
     for tree in state.trees:
         if tree.kill is not None:
-            # What the last supervisor meant to signal and did not gets its full time.
+            # Signals that the last supervisor planned and did not send get their full time.
             kill = _replace(tree.kill, stage_mono=event.mono)
             state = records.trees(state, tree.host, kill=kill)
     rebooted = state.boot_id != event.boot_id
@@ -290,18 +288,17 @@ def adopted(state: State, event: e.Adopted) -> State:
     state = _replace(state, supervisor=me, boot_id=event.boot_id)
     if not rebooted:
         return state
-    # The monotonic clock began anew: a moment of the old one may lie days ahead.
+    # The monotonic clock restarted: a moment of the old one may lie days ahead.
     state = records.attempt(records.trees(state, ended_mono=event.mono), launching_mono=event.mono)
     return _with_new_clock(state, event.mono)
 
 
 def _with_new_clock(state: State, mono: float) -> State:
-    """What waited for a moment waits no more."""
     return _replace(state, suspicion_mono=mono, progress_mono=mono, **_defaults(_OF_A_CLOCK))
 
 
 def reopened(state: State, event: e.Reopened) -> State:
-    """A finished run goes on: nothing of it lives, and what ended it is forgiven."""
+    """A finished run continues: none of its processes live, and its end is cleared."""
     for tree in state.trees:
         gone_at = event.t if tree.gone_at is None else tree.gone_at
         state = records.trees(
@@ -326,7 +323,6 @@ def reopened(state: State, event: e.Reopened) -> State:
 
 
 def job_changed(state: State, event: e.AnyEvent) -> State:
-    """The state after a plan or an event about other machines."""
     crew = state.crew
     match event:
         case e.PlanMade():
@@ -354,7 +350,7 @@ def job_changed(state: State, event: e.AnyEvent) -> State:
 
 
 def _ranks(crew: Crew, members: tuple[Member, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """By machine; of one that shows none now they stay as they were seen last."""
+    """By machine; one without ranks now keeps those seen last."""
     found: dict[str, set[int]] = {}
     for member in members:
         if member.role == "rank" and member.rank is not None:

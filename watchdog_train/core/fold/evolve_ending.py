@@ -18,13 +18,12 @@ _replace = msgspec.structs.replace
 def _stop_requested(state: State, event: e.StopRequested) -> State:
     if state.stop is not None and state.stop.mode == "now":
         return state
-    # The first request names the exit code; a second one only shortens the way.
+    # The first request sets the exit code; a second one only shortens the wait.
     code = state.stop.exit_code if state.stop is not None else event.exit_code
     return _replace(state, stop=_replace(event, exit_code=code))
 
 
 def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
-    """Requests, their answers, signals, copies, commands, warnings."""
     match event:
         case e.StopRequested():
             return _stop_requested(state, event)
@@ -97,7 +96,7 @@ def _signalling(state: State, event: e.Signalling) -> State:
     stage_mono: float = event.mono
     targets: tuple[ProcessId, ...] = ()
     if before is not None and (before.stage, before.signal) == (event.stage, event.signal):
-        # Newcomers of the same stage: its deadline stays, or a fork storm would move it for ever.
+        # Newcomers of the same stage: keep its deadline, or a fork storm would postpone it forever.
         stage_mono, targets = before.stage_mono, before.targets
     kill = Kill(
         sequence=event.sequence,
@@ -114,9 +113,9 @@ def _signalling(state: State, event: e.Signalling) -> State:
 
 
 def _signalled(state: State, event: e.Signalled) -> State:
-    """Only the deed counts: a supervisor may have died between its intent and the signal.
+    """Only a sent signal counts: a supervisor may have died between its intent and the signal.
 
-    Which signal it was does not: what ignores Ctrl-C gets SIGTERM instead.
+    Which signal it was does not matter: a process that ignores Ctrl-C gets SIGTERM instead.
     """
     tree = state.tree(event.host)
     kill = tree.kill if tree is not None else None

@@ -14,7 +14,6 @@ _replace = msgspec.structs.replace
 
 
 def attempt(state: State, **changes: Any) -> State:
-    """The state with its newest attempt changed; as it is where there is none."""
     if not state.attempts:
         return state
     changed = _replace(state.attempts[-1], **changes)
@@ -22,7 +21,6 @@ def attempt(state: State, **changes: Any) -> State:
 
 
 def trees(state: State, host: str | None = None, **changes: Any) -> State:
-    """The state with a tree of its newest attempt changed, or all of them."""
     if not state.attempts:
         return state
     changed = list(state.trees)
@@ -35,7 +33,6 @@ def trees(state: State, host: str | None = None, **changes: Any) -> State:
 
 
 def stall(state: State, stall_id: str, **changes: Any) -> State:
-    """The state with one of its stalls changed."""
     stalls = tuple(
         _replace(record, **changes) if record.id == stall_id else record for record in state.stalls
     )
@@ -43,12 +40,11 @@ def stall(state: State, stall_id: str, **changes: Any) -> State:
 
 
 def has_all(state: State, stall_id: str) -> bool:
-    """Whether a bundle has what can be had of every machine."""
+    """Whether a bundle has all obtainable evidence of every machine."""
     return all(tree.lost or tree.evidence == stall_id for tree in state.trees)
 
 
 def members(known: tuple[Member, ...], event: Progress) -> tuple[Member, ...]:
-    """Those that are known, less those that are gone, and with those that are new."""
     found = {(member.host, member.pid): member for member in known}
     for host, pids in (event.gone or {}).items():
         for pid in pids:
@@ -58,7 +54,6 @@ def members(known: tuple[Member, ...], event: Progress) -> tuple[Member, ...]:
 
 
 def paced(state: State, steps_s: float | None) -> State:
-    """The state with the pace of the present attempt, where it is the best so far."""
     newest = state.attempt
     if newest is None or not steps_s:
         return state

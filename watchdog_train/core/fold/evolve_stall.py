@@ -37,7 +37,7 @@ def _declared(state: State, event: e.StallDeclared) -> State:
 
 
 def _went_on(state: State, event: e.SuspicionEnded) -> State:
-    """A silence is over, and what was said about it with it."""
+    """A silence is over; clear its notices."""
     return _replace(
         state,
         suspicion=None,
@@ -56,7 +56,6 @@ def _paused(pauses: tuple[Place, ...], event: e.SuspicionEnded) -> tuple[Place, 
 
 
 def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm per event type
-    """A stall, what is taken of it, of a crash or on request, and what it tells."""
     match event:
         case e.Suspected():
             return _replace(
@@ -130,11 +129,10 @@ def change(state: State, event: e.AnyEvent) -> State:  # noqa: PLR0912 - one arm
 
 
 def _without_kill(state: State, stall_id: str, **changes: bool) -> State:
-    """A stall that ends no attempt."""
     state = records.stall(records.attempt(state, stall_id=None), stall_id, **changes)
     return _replace(state, state="running" if state.state == "collecting" else state.state)
 
 
 def _folder(event: e.EvidenceCollecting | e.EvidenceCollected) -> dict[str, str | None]:
-    """A bundle is where the supervisor's machine has it; those of others lie inside."""
+    """A bundle's path on the supervisor's machine; those of other machines lie inside."""
     return {} if event.host else {"dir": event.dir}

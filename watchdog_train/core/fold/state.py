@@ -54,7 +54,7 @@ LASTING = (
     "suspended", "reader", "task", "continued",
     "metrics", "termination", "goes-on", "outlives",
 )  # fmt: skip
-"""Kinds of `noticed` that outlast the silence in which they were said."""
+"""Kinds of `noticed` that outlast their silence."""
 
 
 PAUSES_REMEMBERED = 64
@@ -76,12 +76,11 @@ class StallRecord(Value):
     verdict: Why = Why("unknown")
     """Of a stall: why it was declared."""
     suspected: Explanation | None = None
-    """Of a stall: what the last stack sample before it told."""
+    """Of a stall: from the last stack sample before it."""
     roots: tuple[str, ...] = ()
-    """Machines where the last look found a process that waits for no other rank."""
+    """Machines where the last sample found a process that waits for no other rank."""
     silent_at: SilentAt | None = None
     places: tuple[RankPlaces, ...] = ()
-    """Milestones when it was declared."""
     places_mono: float = 0.0
     dir: str | None = None
     collecting: bool = False
@@ -92,7 +91,6 @@ class StallRecord(Value):
     explanation: Explanation | None = None
     crash: CrashFact | None = None
     joint: bool = False
-    """The explanation rests on the evidence of all tasks of the job."""
     culprit_host: str | None = None
     recovered: bool = False
     reported_only: bool = False
@@ -100,17 +98,15 @@ class StallRecord(Value):
 
     @property
     def because(self) -> Because | None:
-        """Its cause, where that is known."""
         return self.explanation.because if self.explanation is not None else None
 
     @property
     def family(self) -> str | None:
-        """The family of its cause."""
         return self.because.family if self.because is not None else None
 
 
 class Postponed(Value):
-    """A planned attempt that could not be started so far."""
+    """A planned attempt that could not be started yet."""
 
     since: float
     """Monotonic seconds of the first try."""
@@ -119,20 +115,16 @@ class Postponed(Value):
 
 
 class Kill(Value):
-    """A kill sequence under way."""
-
     sequence: KillSequence
     why: Why
     stage: KillStage | None = None
     stage_mono: float = 0.0
     targets: tuple[ProcessId, ...] = ()
-    """Who has been signalled in this stage."""
+    """Processes signalled in this stage."""
     signal: int = 0
 
 
 class Tree(Value):
-    """The processes of one attempt on one machine."""
-
     host: str = ""
     """Empty: the machine of the supervisor."""
     launched: bool = False
@@ -145,13 +137,13 @@ class Tree(Value):
     how_known: str | None = None
     error: Why | None = None
     evidence: str | None = None
-    """The newest bundle that has what was taken on this machine."""
+    """The newest bundle with evidence of this machine."""
     kill: Kill | None = None
     survivors: tuple[int, ...] = ()
     lost: bool = False
-    """Nothing is heard of its machine any more: what became of it is unknown."""
+    """Its machine does not report any more: its state is unknown."""
     gone_at: float | None = None
-    """Unix seconds when nobody was left of it."""
+    """Unix seconds at which its last process was gone."""
 
     @property
     def gone(self) -> bool:
@@ -159,7 +151,6 @@ class Tree(Value):
 
     @property
     def settled(self) -> bool:
-        """Nothing more can be done about it."""
         return self.gone or self.lost or bool(self.survivors)
 
     @property
@@ -168,46 +159,43 @@ class Tree(Value):
 
 
 LONG_ATTEMPT_S = 900.0
-"""A start that hangs is called a stall before: 150 s without steps, 15 minutes for a poll."""
+"""Longer than any start that hangs: 150 s without steps, 15 minutes in a poll."""
 
 
 class AttemptRecord(Value, dict=True):
-    """One attempt, from its plan to its end."""
-
     attempt: int
     plan: Plan
     token: str
     launching_mono: float
     trees: tuple[Tree, ...] = (Tree(),)
-    """One a machine."""
     first_beat_s: float | None = None
     first_step_s: float | None = None
     first_step: int | None = None
     last_step: int | None = None
     trained: bool = False
-    """A rank was seen in training, evaluation or a save, whether or not its steps are counted."""
+    """A rank was in training, evaluation or a save, whether or not its steps are counted."""
     load_begun: bool = False
-    """It had begun to load the checkpoint of its plan."""
+    """It had begun to load its plan's checkpoint."""
     saves: int = 0
-    """Saves that had ended when it did."""
+    """Finished saves at its end."""
     trainings: int = 0
     """Calls of train() or fit() in one process, at most."""
     stall_id: str | None = None
-    """The stall that ended it, None when it ended by itself."""
+    """The stall that it was killed for; None: it ended without wtrain."""
     crash_id: str | None = None
     crash: CrashFact | None = None
-    """What ended it, or the rank that the others waited for; None: not known."""
+    """What ended it, or the rank that the others waited for; None: unknown."""
     reported: tuple[str, ...] = ()
-    """Remedies about which the training process has said something."""
+    """Remedies that the training process has answered."""
     taken: tuple[str, ...] = ()
-    """Remedies that reported back that they took."""
+    """Remedies in effect, by the training process."""
     fastest_steps_s: float | None = None
-    """The best pace that was recorded, steps a second."""
+    """The best recorded pace, steps per second."""
     resume: ResumeVerdict | None = None
 
     @property
     def began(self) -> bool:
-        """It came to its training, as far as steps, phases and its length tell."""
+        """It reached its training, by steps, phases and duration."""
         long = self.ended and self.ended_mono - self.launching_mono >= LONG_ATTEMPT_S
         return self.first_step is not None or self.trained or long
 
@@ -229,7 +217,6 @@ class AttemptRecord(Value, dict=True):
 
     @property
     def has_to_end(self) -> bool:
-        """One machine has failed, or all have ended."""
         return self.ended or any(tree.failed for tree in self.trees)
 
     @property
@@ -242,7 +229,6 @@ class AttemptRecord(Value, dict=True):
 
     @property
     def end(self) -> Tree:
-        """The first that has failed; else the last that has ended."""
         failed = [tree for tree in self.trees if tree.failed]
         if failed:
             return min(failed, key=lambda tree: tree.ended_mono)
@@ -274,7 +260,7 @@ class AttemptRecord(Value, dict=True):
 
     @property
     def cannot_start(self) -> bool:
-        """The command itself, and not one of several machines at this moment."""
+        """The command itself failed, and not one of several machines at this moment."""
         if self.how_known != "not-started":
             return False
         lost = self.error is not None and self.error.code == "keeper-ended-early"
@@ -282,7 +268,7 @@ class AttemptRecord(Value, dict=True):
 
 
 class StopAsk(Value):
-    """The training was asked to save and end."""
+    """The training was asked to save and exit."""
 
     sequence: int
     wall: float
@@ -291,16 +277,15 @@ class StopAsk(Value):
     expects_save: bool
     answered_mono: float | None = None
     refused: bool = False
-    """Its ranks have found no common step for it."""
+    """Its ranks found no common step for it."""
     saved: str | None = None
-    """The whole checkpoint that was finished since."""
+    """The valid checkpoint finished since."""
 
 
 class Machine(Value):
-    """Another machine of the job, or another task of this one, as its agent has named itself."""
+    """Another machine or task of the job, as its agent reported it."""
 
     host: str
-    """As in Tree."""
     hostname: str
     place: str
     """Within which a pid means something: host, boot and pid namespace."""
@@ -309,21 +294,21 @@ class Machine(Value):
 
 
 class Crew(Value, dict=True):
-    """One task of a job that is led: task 0 decides, the others are its agents."""
+    """One task of a job: task 0 leads, the others are its agents."""
 
     task: JobTask
     machines: tuple[Machine, ...] = ()
-    """Of the leader: those that were heard."""
+    """Of the leader: those that have reported."""
     silent: tuple[tuple[str, float], ...] = ()
-    """Those that are not heard at present, and since when (Unix seconds)."""
+    """Machines that do not report now, and since when (Unix seconds)."""
     ranks: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """On which machine they were seen last."""
+    """The ranks last seen on each machine."""
     epoch: int = 0
     """Of an agent: the newest leader that it obeys."""
     done: int = 0
     """Of an agent: the newest order of that leader."""
     unseen: tuple[tuple[str, Why], ...] = ()
-    """Checkpoints that not every machine sees, and which does not."""
+    """Checkpoints that some machine does not see, and which machine."""
 
     @cached_property
     def by_host(self) -> dict[str, Machine]:
@@ -331,7 +316,7 @@ class Crew(Value, dict=True):
 
 
 class State(Value):
-    """Everything that is known about a run from its events alone."""
+    """Everything known about a run from its events alone."""
 
     state: RunState = "idle"
     run_id: str = ""
@@ -351,7 +336,6 @@ class State(Value):
     """None: unknown, or the settings never restart."""
     supervisor: ProcessId | None = None
     started_at: float | None = None
-    """Unix seconds."""
     updated_at: float | None = None
     mono: float = 0.0
     """Monotonic stamp of the newest event."""
@@ -360,39 +344,35 @@ class State(Value):
     next_plan: Plan | None = None
     """Made and not launched yet."""
     restarts: int = 0
-    """Restarts in all."""
     restarts_since_progress: int = 0
     """Restarts since the last newer step or checkpoint; this is what --max-restarts limits."""
     reopened_after: int = 0
-    """Attempts made before the user let the finished run go on: they use up no limit."""
+    """Attempts before the user continued the finished run: they use no limit."""
     best_step: int | None = None
     members: tuple[Member, ...] = ()
     daemons: tuple[Daemon, ...] = ()
     """Processes of the present attempt outside its session, as judged last."""
     left: tuple[Daemon, ...] = ()
-    """Those that ended attempts have left running."""
+    """Processes left running by ended attempts."""
     ranks: tuple[PhaseRanks, ...] = ()
     rank_ends: tuple[RankEnd, ...] = ()
-    """Ranks of the present attempt that have ended before the others."""
+    """Ranks of the present attempt that ended before the others."""
     progress: RunProgress = RunProgress()
     places: tuple[RankPlaces, ...] = ()
-    """Milestones as recorded last."""
     places_mono: float = 0.0
     resume_way: Why | None = None
-    """How a restart will resume, as far as it is known."""
+    """How a restart will resume, if known."""
     resume_options: tuple[str, ...] = ()
     """Arguments by which the script may resume, as an attempt has shown them last."""
     hooks: tuple[HookNotArmed, ...] = ()
-    """Hooks that are not armed in the present attempt."""
     progress_mono: float = 0.0
-    """When progress was recorded last."""
 
     suspicion: Basis | None = None
     suspicion_mono: float = 0.0
     silent_since: float = 0.0
     """When the silence began, monotonic seconds."""
     look: Looked | None = None
-    """What the last look at the present suspicion said, None before it."""
+    """The last stack sample of the present suspicion."""
     native_mono: float = 0.0
     """When native stacks of ranks were last taken in a silence."""
     pauses: tuple[Place, ...] = ()
@@ -400,26 +380,26 @@ class State(Value):
     outlived: Why | None = None
     """What was killed after an exit with code 0."""
     noticed: tuple[Noticed, ...] = ()
-    """What was said about the present silence or attempt, the newest of each kind."""
+    """Notices of the present silence or attempt, the newest of each kind."""
     straggler: Straggler | None = None
-    """The rank of the present attempt that comes last."""
+    """The rank of the present attempt that is last."""
     warned: tuple[Ahead, ...] = ()
-    """What will go wrong if it goes on like this, as far as it is not over."""
+    """Predicted failures that are not over."""
     muted: bool = False
-    """The present silence has been reported already and is not to be killed for."""
+    """The present silence was reported already; nothing is killed for it."""
     stalls: tuple[StallRecord, ...] = ()
     torn: tuple[str, ...] = ()
     """Checkpoints passed over at the last restart that are not known to be valid."""
     shared: tuple[CheckpointsShared, ...] = ()
-    """Directories that another run writes its checkpoints to, as well."""
+    """Directories to which another run writes checkpoints too."""
     checkpoint_chosen: str | None = None
     kept: tuple[KeptCopy, ...] = ()
     """The newest copy of each file that is overwritten in place."""
     kept_mono: float = 0.0
     keep_failed: bool = False
-    """The newest try to keep one."""
+    """The newest attempt to keep one failed."""
     restore_tried: int = 0
-    """The attempt after which a kept copy was put back last, or could not be."""
+    """The attempt after which putting a kept copy back was last tried."""
     stop: StopRequested | None = None
     save_requested: int = 0
     save_wall: float = 0.0
@@ -432,20 +412,17 @@ class State(Value):
     scan_failures: int = 0
     """Scans of checkpoints that failed since the last attempt."""
     scan_since_mono: float = 0.0
-    """When the first of them did."""
     postponed: Postponed | None = None
     backoff_until: float | None = None
     gpu_held: GpuMemoryHeld | None = None
-    """Who holds the GPU memory that the next attempt waits for, as said last."""
+    """Who holds the GPU memory that the next attempt waits for, as last reported."""
     gpu_held_mono: float = 0.0
-    """When that was said first."""
     commands_begun: int = 0
-    """The attempt before which the user's commands were started last."""
+    """The attempt before which the user's commands were last started."""
     commands_done: int = 0
-    """The attempt before which they have ended last."""
+    """The attempt before which they last ended."""
     given_up: GivenUp | None = None
     guilty: tuple[GuiltyNode, ...] = ()
-    """As the end of the job has named them."""
     crew: Crew | None = None
     """None: one supervisor, one machine."""
 
@@ -453,7 +430,6 @@ class State(Value):
     exit_code: int | None = None
     warning: Why | None = None
     why: Why | None = None
-    """Why it finished, in words."""
 
     @property
     def finished(self) -> bool:
@@ -461,7 +437,7 @@ class State(Value):
 
     @property
     def just_reopened(self) -> bool:
-        """The user let a finished run go on, and no attempt was made since."""
+        """The user continued a finished run, without an attempt since."""
         return 0 < self.reopened_after == len(self.attempts)
 
     @property
@@ -470,29 +446,25 @@ class State(Value):
 
     @property
     def next_attempt(self) -> int:
-        """A number that this run has not used."""
         return (self.attempts[-1].attempt if self.attempts else 0) + 1
 
     @property
     def task(self) -> JobTask | None:
-        """Which task of a job this run is."""
         return self.crew.task if self.crew is not None else None
 
     @property
     def hosts_here(self) -> frozenset[str]:
-        """Machines, as trees name them, that are the supervisor's own: their pids are its own."""
+        """The supervisor's own machines, as trees name them: their pids are its own."""
         machines = self.crew.machines if self.crew is not None else ()
         here = f"{self.host}/{self.boot_id}/"
         return frozenset({"", *(one.host for one in machines if one.place.startswith(here))})
 
     @property
     def trees(self) -> tuple[Tree, ...]:
-        """Of the present attempt."""
         return self.attempts[-1].trees if self.attempts else ()
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Kinds of `noticed`."""
         return tuple(one.kind for one in self.noticed)
 
     @property
@@ -501,7 +473,6 @@ class State(Value):
         return any(stall.collecting for stall in self.stalls)
 
     def stall(self, stall_id: str | None) -> StallRecord | None:
-        """The stall or crash of that id."""
         return next((stall for stall in self.stalls if stall.id == stall_id), None)
 
     def tree(self, host: str) -> Tree | None:
@@ -510,12 +481,12 @@ class State(Value):
 
     @property
     def kill(self) -> Kill | None:
-        """What is under way, on the first machine where something is."""
+        """The kill under way, on the first machine that has one."""
         return next((tree.kill for tree in self.trees if tree.kill is not None), None)
 
     @property
     def survivors(self) -> tuple[int, ...]:
-        """Who has survived SIGKILL."""
+        """Processes that survived SIGKILL."""
         return tuple(pid for tree in self.trees for pid in tree.survivors)
 
     @property

@@ -30,22 +30,22 @@ from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 LOOK_AGAIN_S = 0.05
 SAY_AFTER_S = 5.0
 SURE_S = 30.0
-"""All ranks of one task are born by then."""
+"""Seconds after which all ranks of one task are born."""
 STOPPING_S = 30.0
-"""For a machine that is silent to be heard again, once the run is stopped."""
+"""Seconds in which a silent machine may report again, once the run is stopped."""
 PEERS: Final = "peers"
 JOINT: Final = "joint"
 MOST_JOINT = 128
-"""Machines on whose evidence one explanation rests: it takes 30 ms each."""
+"""Machines whose evidence one explanation uses: it takes 30 ms each."""
 FOLDER = "machines"
-"""In an attempt or a bundle: a folder a machine, with what its agent has sent."""
+"""In an attempt or a bundle: one folder per machine, with its agent's files."""
 
 
 def world_elsewhere(task: JobTask, observation: Observation, state: State) -> Record | None:
-    """Said once, where the ranks of a task that is not led train one world with other tasks.
+    """Reported once, if the ranks of a task without leader train one world with other tasks.
 
-    Each task of a sweep trains a world of its own. Ranks that are still to be born are no sign of
-    others, so nothing is concluded before a step, the end of the attempt, or SURE_S.
+    Each task of a sweep trains its own world. Ranks not yet born are no sign of others, so
+    nothing is concluded before a step, the end of the attempt, or SURE_S.
     """
     attempt, signs = state.attempt, observation.signs
     if attempt is None or PEERS in state.notices or state.stop or state.kill:
@@ -60,7 +60,6 @@ def world_elsewhere(task: JobTask, observation: Observation, state: State) -> Re
 
 
 def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched:
-    """The event of a training that runs on one machine."""
     return e.AttemptLaunched(
         where=written(host),
         pid=root.pid,
@@ -71,7 +70,7 @@ def launched(root: ProcessId, keeper: ProcessId, host: str) -> e.AttemptLaunched
 
 
 def hear(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """Record who speaks for each machine, and which ones are silent."""
+    """Record which agent speaks for each machine, and which machines do not report."""
     silent = dict(state.crew.silent) if state.crew is not None else {}
     found: list[e.AnyEvent] = []
     for sight in observation.trees:
@@ -94,7 +93,7 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
 
 
 def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """What lives of an attempt of a leader before this run becomes ours: it has to end first."""
+    """Kill what lives of a leader's attempt before this run takes it over."""
     attempt = state.attempt
     others = {sight.host: sight.other for sight in observation.trees if sight.other}
     if not others or state.stop is not None or state.given_up is not None:
@@ -115,7 +114,7 @@ def claim(observation: Observation, state: State, _policy: Policy) -> Action | N
 
 
 def gather(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Launch nothing before every agent is heard: what cannot be heard may be at work."""
+    """Launch nothing before every agent reports: a silent machine may be at work."""
     attempt = state.attempt
     if state.stop is not None or state.given_up is not None:
         return None
@@ -137,7 +136,7 @@ def gather(observation: Observation, state: State, policy: Policy) -> Action | N
 
 
 def _see(observation: Observation, state: State) -> Action | None:
-    """Pass over a checkpoint that is not to be seen on every machine: it could not be loaded."""
+    """Pass over a checkpoint that some machine does not see: it could not be loaded."""
     plan = state.next_plan
     if plan is None or plan.checkpoint is None:
         return None
@@ -151,9 +150,9 @@ def _see(observation: Observation, state: State) -> Action | None:
 
 
 def lose(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Give up on a machine, and with it on the job, once nobody who is heard makes steps.
+    """Give up a machine, and so the job, once no machine that reports makes steps.
 
-    Until `job.lost_s` a link may heal; while ranks make steps, the unheard ones do, too.
+    Until `job.lost_s` a link may recover; while ranks make steps, the silent ones do, too.
     """
     attempt, stopping = state.attempt, state.stop is not None
     if attempt is None or attempt.settled:
@@ -174,7 +173,7 @@ def lose(observation: Observation, state: State, policy: Policy) -> Action | Non
         return Record(events=(gone,))
     guilty = _guilty(lost[0].host, state, why)
     left = leave(observation, state, why, guilty=guilty, over=heard_end)
-    # Last: of what a supervisor that dies in between has not written, its successor begins anew.
+    # Last: a successor repeats everything that a dying supervisor did not record.
     return Record(events=(*(left.events if left is not None else ()), gone))
 
 
@@ -191,9 +190,9 @@ def leave(
     guilty: tuple[GuiltyNode, ...] = (),
     over: bool = False,
 ) -> Record | None:
-    """Take evidence, end what is here and give the job back: nothing is heard of the others.
+    """Take evidence, kill what is here and give the job back: no other machine reports.
 
-    `over`: what is here has ended.
+    `over`: the local processes have ended.
     """
     attempt, verdict = state.attempt, observation.verdict
     given_up = e.GivenUp(why=why, exit_code=EXIT_RETRY_ELSEWHERE, outcome="gave_up", guilty=guilty)
@@ -213,9 +212,9 @@ def leave(
 
 
 def explain_together(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """One explanation of a hang, from the evidence of all machines, before anything is done.
+    """One explanation of a hang from the evidence of all machines, before any action.
 
-    Of a dump on request it comes when it comes.
+    A dump on request does not wait for it.
     """
     attempt = state.attempt
     if attempt is None or len(attempt.trees) < 2 or JOINT in state.notices:
@@ -256,7 +255,7 @@ def explain_together(observation: Observation, state: State, _policy: Policy) ->
 
 
 def roots_first(state: State, stall: StallRecord) -> list[str]:
-    """All machines, first those whose processes the others wait for, or that have failed."""
+    """All machines; first those whose processes the others wait for, or that have failed."""
     trees = state.trees
     return [one.host for one in sorted(trees, key=lambda one: not _has_root(one, stall))]
 
@@ -266,12 +265,10 @@ def _has_root(tree: Tree, stall: StallRecord) -> bool:
 
 
 def folder_of(bundle: str, host: str) -> str:
-    """Where the evidence of one machine lies."""
     return f"{bundle}/{FOLDER}/{host}" if host else bundle
 
 
 def machine_of(host: str, state: State) -> Machine | None:
-    """What its agent has said of itself."""
     return state.crew.by_host.get(host) if state.crew is not None else None
 
 
@@ -283,24 +280,23 @@ def names_of(hosts: list[str], state: State) -> tuple[str, ...]:
 
 
 def hostname_of(host: str, state: State) -> str:
-    """Empty of one that was never heard."""
+    """Empty for one that never reported."""
     machine = machine_of(host, state)
     return state.host if not host else machine.hostname if machine is not None else ""
 
 
 def _on(found: Explanation, hostname: str | None) -> Explanation:
-    """The explanation that names the machine of its root."""
     if found.root is None or hostname is None:
         return found
     who = msgspec.structs.replace(found.root.who, host=hostname)
     return msgspec.structs.replace(found, root=msgspec.structs.replace(found.root, who=who))
 
 
-# A wrong name costs a healthy machine for one job: nobody is named without a reason that a person
-# can check. Of a hang it is the machine of the guilty rank, as long as that rank was not guilty on
-# another machine before: then it is the program.
+# A wrong name costs the job a healthy machine: no machine is named without a reason that a
+# person can check. Of a hang it is the machine of the guilty rank, unless that rank was guilty
+# on another machine before: then it is the program.
 def with_guilty_nodes(over: e.RunFinished, state: State) -> e.RunFinished:
-    """The end of a run, with the machines to avoid if it asks for another try elsewhere."""
+    """The end of a run, with the machines to avoid if another try elsewhere is requested."""
     if over.exit_code != EXIT_RETRY_ELSEWHERE:
         return over
     here = tuple(
@@ -314,7 +310,7 @@ def with_guilty_nodes(over: e.RunFinished, state: State) -> e.RunFinished:
 
 
 def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
-    """The machine of the rank that the evidence of all nodes has found guilty of the hang."""
+    """The machine of the rank that the evidence of all nodes found guilty of the hang."""
     stall = _ending(state)
     rank = _rank_of(stall) if stall is not None else None
     if stall is None or stall.culprit_host is None or rank is None or other_hosts(state):
@@ -326,7 +322,7 @@ def of_the_culprit(state: State) -> tuple[GuiltyNode, ...]:
 
 
 def other_hosts(state: State) -> tuple[str, ...]:
-    """Other machines on which the rank that is guilty now was guilty of earlier hangs."""
+    """Other machines on which the present guilty rank was guilty of earlier hangs."""
     stall = _ending(state)
     if stall is None or _rank_of(stall) is None:
         return ()
@@ -344,7 +340,7 @@ def _ending(state: State) -> StallRecord | None:
 
 
 def _rank_of(stall: StallRecord) -> int | None:
-    """The one rank that was seen to hold up all others, on the evidence of several machines."""
+    """The one rank that held up all others, by the evidence of several machines."""
     told = stall.explanation
     if told is None or told.root is None or not stall.joint or stall.culprit_host is None:
         return None

@@ -29,7 +29,7 @@ _VARIABLES = {
 
 
 def across_of(state: State) -> Across | None:
-    """What the torchrun of this node has been told; None of a run that is no node of a job."""
+    """The rendezvous options of this node's torchrun; None if the run is no node of a job."""
     task, launcher = state.task, state.launcher
     if task is None or task.kind != "node" or launcher is None:
         return None
@@ -41,7 +41,7 @@ def _can_be_told(across: Across | None) -> bool:
 
 
 def first_port(across: Across) -> int | None:
-    """The port that the user has named for the first attempt; None where every one is as good."""
+    """The user's port for the first attempt; None if any port will do."""
     if across.backend == "":
         return None
     text = across.endpoint.rpartition(":")[2] if ":" in across.endpoint else ""
@@ -51,13 +51,13 @@ def first_port(across: Across) -> int | None:
 
 
 def port_of(first: int, attempt: int) -> int:
-    """One port after the other: a firewall may be open for some of them only."""
+    """Consecutive ports: a firewall may be open for some of them only."""
     port = first + attempt - 1
     return port if port <= LAST_PORT else first
 
 
 def meet(plan: Plan, state: State, port: int | None) -> Plan:
-    """The leader's plan with a rendezvous of this attempt's own; unchanged where there is none."""
+    """The leader's plan with a new rendezvous; unchanged without one."""
     across = across_of(state)
     if across is None or port is None:
         return plan
@@ -78,7 +78,7 @@ def _rendezvous(across: Across, state: State, attempt: int, port: int) -> dict[s
 
 
 def _address(across: Across, state: State) -> str:
-    """As the user has named it, else the leader's host: the scheduler's names resolve."""
+    """The user's address, else the leader's host: the scheduler's names resolve."""
     if across.backend == "":
         return state.host
     if across.endpoint:
@@ -88,7 +88,7 @@ def _address(across: Across, state: State) -> str:
 
 
 def with_options(argv: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
-    """The command; what it says of a rendezvous is said again as in the plan's variables."""
+    """The command with its rendezvous options set to the plan's variables."""
     found = command_line.find(argv)
     if found is None:
         return argv
@@ -106,7 +106,7 @@ def as_this_node(
 ) -> tuple[str, ...] | None:
     """The leader's planned command with the rank of this node.
 
-    None where the commands, as they were given, differ in more than that.
+    None if the original commands differ in more than that.
     """
     blind = command_line.without_option
     if blind(base, "node-rank") != blind(own, "node-rank"):
