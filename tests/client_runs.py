@@ -54,6 +54,10 @@ class Training:
     def attempt_dir(self) -> Path:
         return self.root / "attempt"
 
+    def resumes(self, kind: str, path: object, **order: Any) -> None:
+        """The order to resume from this checkpoint, of this format, by the hook if not told."""
+        self.resume = {"via": "hook", "format": kind, "path": str(path)} | order
+
     def control(self) -> ControlPage:
         """The control page, made when there is none."""
         return ControlPage.create(self.slot_dir / layout.CONTROL_FILE)

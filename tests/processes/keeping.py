@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,17 @@ def start_keeper_process(orders: Path, **options: Any) -> subprocess.Popen[bytes
     """A keeper in a session of its own; the caller waits for it."""
     options.setdefault("stdin", subprocess.DEVNULL)
     return subprocess.Popen(keeper_argv(orders), start_new_session=True, **options)
+
+
+@contextmanager
+def at_gate(folder: Path, script: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A keeper whose training, a shell, reads a line of `gate`; it ends after the block."""
+    os.mkfifo(folder / "gate")
+    orders = write_orders(folder, ["sh", "-c", script])
+    with start_keeper_process(orders, **options) as process:
+        yield process
+        (folder / "gate").write_text("\n")
+        assert process.wait(15) == 0
 
 
 def keep(folder: Path, argv: list[str], *, timeout_s: float = 30.0, **changes: Any) -> int:

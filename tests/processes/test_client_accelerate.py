@@ -55,9 +55,7 @@ def files():
         for folder, _, names in os.walk("checkpoints") for name in names)
 """
 
-BY_HOOKS = (
-    BASE
-    + """
+BY_HOOKS = """
 accelerator, model, optimizer, loader = prepared(gradient_accumulation_steps=2)
 for epoch in range(2):
     for batch in loader:
@@ -73,7 +71,6 @@ for batch in loader:
     optimizer.zero_grad()
 print(json.dumps([digest(model), torch.rand(1).item(), files()]))
 """
-)
 
 COMPILED = """
 import hashlib, json
@@ -101,7 +98,7 @@ def alone(root: Path, script: str, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("script", [BY_HOOKS, COMPILED], ids=["accelerate", "compiled"])
+@pytest.mark.parametrize("script", [BASE + BY_HOOKS, COMPILED], ids=["accelerate", "compiled"])
 def test_a_loop_gives_the_same_bits_with_and_without_us(training: Training, script: str) -> None:
     """Weights, files and the random state after it are equal; steps were counted all the same."""
     watched = script + "from watchdog_train.client import slot\nprint(list(slot.words[:64]))\n"
@@ -113,10 +110,7 @@ def test_a_loop_gives_the_same_bits_with_and_without_us(training: Training, scri
     assert words[layout.W_HOOKS_FAILED] == 0, training.note()
 
 
-EXPLICIT = (
-    BASE
-    + example()
-    + """
+TRAINS = """
 accelerator, model, optimizer, loader = prepared()
 total = int(sys.argv[1])
 if len(sys.argv) > 2:
@@ -131,7 +125,7 @@ if len(sys.argv) > 2:
 ended = train(accelerator, model, optimizer, loader, total)
 print(json.dumps([ended, digest(model), files()]), flush=True)
 """
-)
+EXPLICIT = BASE + example() + TRAINS
 WORDS = """
 from watchdog_train.client import slot
 print(json.dumps([ended, digest(model), files(), list(slot.words[:40])]))
@@ -151,7 +145,7 @@ def test_explicit_calls(training: Training) -> None:
     newest = str(training.root / "checkpoints" / "step_10")
     assert (len(saves), saves[-1]) == (2, ("accelerate", 10, newest))
     training.attempt = 2
-    training.resume = {"via": "script", "format": "accelerate", "path": newest, "step": 10}
+    training.resumes("accelerate", newest, via="script", step=10)
     env = {layout.ENV_RESUME_FROM: newest}
     *told, words = training.json(EXPLICIT + WORDS, "12", env=env)
     assert told == [ended, digest, files]

@@ -76,9 +76,7 @@ def of(name: str) -> dict[str, str]:
     return {"LIGHTNING": name}
 
 
-SAME = (
-    BASE
-    + """
+SAME = """
 class Noisy(Module):
     def training_step(self, batch, index):
         return super().training_step(torch.nn.functional.dropout(batch), index)
@@ -94,25 +92,22 @@ kept = torch.load("out/epoch=1-step=6.ckpt", weights_only=False)
 print(json.dumps([loss, digest(m), sorted(os.listdir("out")), names, sorted(kept["callbacks"]),
     torch.rand(1).item()]))
 """
-)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fit_gives_the_same_bits_with_and_without_us(training: Training, name: str) -> None:
     """Loss, weights, files, callbacks, what is in a checkpoint and in the output are equal."""
-    with_us = training.run(SAME, env=of(name))
+    with_us = training.run(BASE + SAME, env=of(name))
     alone = training.root / "alone"
     alone.mkdir()
-    without = run_script(alone, SAME, env=plain_environment() | of(name))
+    without = run_script(alone, BASE + SAME, env=plain_environment() | of(name))
     assert without.returncode == 0, without.stderr
     assert with_us.stdout == without.stdout
     assert with_us.stderr == without.stderr
 
 
-SEEN = (
-    BASE
-    + """
+SEEN = """
 from watchdog_train.client.hooks import lightning_steps
 lightning_steps._LOOK_EVERY_NS = 0
 seen = {"train": [], "val": [], "save": [], "test": []}
@@ -130,13 +125,12 @@ t.save_checkpoint("weights.ckpt", weights_only=True)
 t.test(m, loader(), verbose=False)
 print(json.dumps([after, seen, words()[17], loss]))
 """
-)
 
 
 @pytest.mark.parametrize("name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.slow)])
 def test_progress_phases_and_saves_are_seen(training: Training, name: str) -> None:
     """global_step, totals, loss and phases are in the slot; each save is recorded once."""
-    words, seen, at_end, loss = training.json(SEEN, env=of(name))
+    words, seen, at_end, loss = training.json(BASE + SEEN, env=of(name))
     assert words[layout.W_FRAMEWORK_STEP] == 9
     assert words[layout.W_OPTIMIZER_STEPS] == words[layout.W_TOTAL_STEPS] == 8
     assert words[layout.W_TRAIN_ORDINAL] == 1
@@ -167,9 +161,7 @@ def test_progress_phases_and_saves_are_seen(training: Training, name: str) -> No
     assert logged == pytest.approx(loss)
 
 
-COUNTED = (
-    BASE
-    + """
+COUNTED = """
 class ByHand(Module):
     def __init__(self):
         super().__init__()
@@ -207,13 +199,12 @@ except Exception as error:
     told["fails"] = [type(error).__name__ != "", words()[17] != 10, words()[31], words()[34]]
 print(json.dumps(told))
 """
-)
 
 
 @pytest.mark.slow
 def test_steps_are_counted_as_lightning_does(training: Training) -> None:
     """By hand, accumulated, twice in one Trainer: its own global_step, and a total where known."""
-    told = training.json(COUNTED)
+    told = training.json(BASE + COUNTED)
     # global_step, the step's word (one more), total (0: unknown), which fit of the process
     assert told["by hand"] == [16, 17, 0, 1]
     assert told["accumulated"] == [8, 9, 8, 2]
@@ -226,9 +217,7 @@ def test_steps_are_counted_as_lightning_does(training: Training) -> None:
     assert told["fails"] == [True, True, 0, 9]
 
 
-RESUME = (
-    BASE
-    + """
+RESUME = """
 first = []
 for root, given, managed, epochs in json.loads(sys.argv[1]):
     t, m = trainer(root, max_epochs=epochs, enable_checkpointing=False), Module()
@@ -239,22 +228,20 @@ for root, given, managed, epochs in json.loads(sys.argv[1]):
     t.test(m, loader(), verbose=False)
 print(json.dumps([first, words()]))
 """
-)
+
+
+KEPT = """
+keep = lambda: [pl.callbacks.ModelCheckpoint(save_top_k=-1)]
+trainer("out", callbacks=keep()).fit(Module(), loader())
+trainer("odd", callbacks=keep()).fit(Module(a=argparse.Namespace(x=1)), loader())
+"""
 
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two epochs of eight; with plain hyperparameters, and with those of a class."""
     root = tmp_path_factory.mktemp("checkpoints")
-    script = (
-        BASE
-        + """
-keep = lambda: [pl.callbacks.ModelCheckpoint(save_top_k=-1)]
-trainer("out", callbacks=keep()).fit(Module(), loader())
-trainer("odd", callbacks=keep()).fit(Module(a=argparse.Namespace(x=1)), loader())
-"""
-    )
-    done = run_script(root, script, env=plain_environment())
+    done = run_script(root, BASE + KEPT, env=plain_environment())
     assert done.returncode == 0, done.stderr
     return root
 
@@ -265,15 +252,10 @@ Fit = tuple[str, str | None, str | None, int]
 def resumed(
     training: Training, checkpoints: Path, fits: list[Fit], *, name: str = "out", **order: Any
 ) -> tuple[list[tuple[int, str]], list[int]]:
-    training.resume = {
-        "via": "hook",
-        "format": "lightning",
-        "path": str(checkpoints / name / "checkpoints" / "epoch=1-step=8.ckpt"),
-        "step": 8,
-        "output_dir": str(training.root / "out"),
-        "ordinal": 1,
-    } | order
-    first, words = training.json(RESUME, json.dumps(fits))
+    path = checkpoints / name / "checkpoints" / "epoch=1-step=8.ckpt"
+    at = {"path": path, "step": 8, "output_dir": str(training.root / "out"), "ordinal": 1}
+    training.resumes("lightning", **at | order)
+    first, words = training.json(BASE + RESUME, json.dumps(fits))
     return [(step, digest) for step, digest in first], words
 
 
@@ -288,26 +270,20 @@ def test_only_the_fit_it_came_from_is_resumed(training: Training, checkpoints: P
 
 
 @pytest.mark.slow
-def test_another_home_is_not_resumed(training: Training, checkpoints: Path) -> None:
-    """A fit of the right number that writes elsewhere is another training, and the note says so."""
-    first, words = resumed(training, checkpoints, [("other", None, None, 2)])
-    assert first[0][0] == 0
-    assert words[layout.W_RESUMED_STEP] == 0
-    assert any("another directory" in note for note in training.note()["notes"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["argument", "attribute"])
-def test_a_value_of_the_users_is_never_overridden(
-    training: Training, checkpoints: Path, how: str
-) -> None:
-    """The script names a checkpoint itself: that one is used, and the note says so."""
+@pytest.mark.parametrize("how", ["another home", "argument", "attribute"])
+def test_what_is_not_meant_is_not_resumed(training: Training, checkpoints: Path, how: str) -> None:
+    """A fit of the right number that writes elsewhere, and one for which the script names a
+    checkpoint itself: that one is used. The note says so.
+    """
     own = str(checkpoints / "out" / "checkpoints" / "epoch=0-step=4.ckpt")
-    fit: Fit = ("out", own, None, 3) if how == "argument" else ("out", None, own, 3)
+    fit, step, why = {
+        "another home": (("other", None, None, 2), 0, "another directory"),
+        "argument": (("out", own, None, 3), 4, "the script says itself"),
+        "attribute": (("out", None, own, 3), 4, "the script says itself"),
+    }[how]
     first, words = resumed(training, checkpoints, [fit])
-    assert first[0][0] == 4
-    assert words[layout.W_RESUMED_STEP] == 0
-    assert any("the script says itself" in note for note in training.note()["notes"])
+    assert (first[0][0], words[layout.W_RESUMED_STEP]) == (step, 0)
+    assert any(why in note for note in training.note()["notes"])
 
 
 @pytest.mark.slow
@@ -344,9 +320,7 @@ def test_hyperparameters_of_a_class(
         assert why in told[0]
 
 
-ASKED = (
-    BASE
-    + """
+ASKED = """
 validations, waits = [], [3, 6]
 def ask(word):
     print(word, flush=True)
@@ -365,13 +339,12 @@ names = sorted(os.listdir("out/checkpoints"))
 print("ended", t.global_step, names, validations, flush=True)
 sys.stdin.readline()
 """
-)
 
 
 @pytest.mark.parametrize("name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.slow)])
 def test_requests_are_acted_on_at_the_next_step(training: Training, name: str) -> None:
     """A save goes on, one asked for in a validation comes after it, a stop saves and ends."""
-    with training.control() as page, training.waiting(ASKED, "now", env=of(name)) as process:
+    with training.control() as page, training.waiting(BASE + ASKED, "now", env=of(name)) as process:
         assert training.reading().can_save
         assert training.reading().can_stop
         page.request_save()
@@ -393,9 +366,7 @@ def test_requests_are_acted_on_at_the_next_step(training: Training, name: str) -
     assert {save.path for save in asked} <= whole
 
 
-FAILING = (
-    BASE
-    + """
+FAILING = """
 class Full(Module):
     def on_save_checkpoint(self, checkpoint): raise OSError(28, "No space left on device")
 class Wait(pl.Callback):
@@ -407,21 +378,18 @@ t = trainer(callbacks=[Wait()], enable_checkpointing=False)
 t.fit(Full(), loader())
 print("ended", t.global_step)
 """
-)
 
 
 @pytest.mark.slow
 def test_a_save_that_fails_does_not_end_the_training(training: Training) -> None:
     """A full disk in a save that wtrain has asked for is noted; the fit goes on."""
-    with training.control() as page, training.waiting(FAILING, "now") as process:
+    with training.control() as page, training.waiting(BASE + FAILING, "now") as process:
         page.request_save()
         assert answered(process) == "ended 8\n"
     assert any("No space left" in note for note in training.note()["notes"])
 
 
-EXPLICIT = (
-    BASE
-    + """
+EXPLICIT = """
 import pickle
 integration = importlib.import_module("watchdog_train.integrations." + NAME.split(".")[0])
 t = trainer(callbacks=[integration.WatchdogCallback()], enable_checkpointing=False)
@@ -430,7 +398,6 @@ copied = pickle.loads(pickle.dumps(integration.WatchdogCallback()))
 print(json.dumps([t.global_step, type(copied).__name__,
     *(words()[n] for n in (10, 16, 17, 34, 31))]))
 """
-)
 OUTSIDE = """
 from watchdog_train.client.libraries import HOOKS
 for name in ("lightning.pytorch", "pytorch_lightning"):
@@ -442,18 +409,16 @@ for name in ("lightning.pytorch", "pytorch_lightning"):
 def test_the_explicit_callback(training: Training) -> None:
     """It counts nothing twice beside the hook, does the same without it, and nothing outside."""
     env = plain_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    without = run_script(training.root, EXPLICIT, env=env)
+    without = run_script(training.root, BASE + EXPLICIT, env=env)
     assert without.stdout.splitlines()[-1] == '[8, "Callback", 0, 0, 0, 0, 0]', without.stderr
     expected = [8, "Callback", 9, 8, layout.PHASE_FINISHING, 1, 0]
-    assert training.json(EXPLICIT) == expected
-    assert training.json(OUTSIDE + EXPLICIT) == expected
+    assert training.json(BASE + EXPLICIT) == expected
+    assert training.json(OUTSIDE + BASE + EXPLICIT) == expected
     statuses = [note["hooks"]["lightning"] for note in training.all_notes()]
     assert sum("is outside 9.0 to below 9.1" in status for status in statuses) == 1
 
 
-CUT = (
-    BASE
-    + """
+CUT = """
 from fsspec.implementations import local
 def saving(how):
     print(how, flush=True)
@@ -474,7 +439,6 @@ t = trainer(max_epochs=3, callbacks=[pl.callbacks.ModelCheckpoint(save_top_k=-1)
 t.fit(m, loader())
 print(json.dumps([m.first, digest(m)]))
 """
-)
 
 
 @pytest.mark.slow
@@ -484,7 +448,7 @@ def test_killed_in_the_middle_of_a_save(training: Training, how: str, tmp_path: 
     moves = tuple(map(int, version("lightning").split(".")[:2])) >= (2, 4)
     if how == "whole" and not moves:
         pytest.skip("Lightning before 2.4 writes a checkpoint in its place: nothing is moved")
-    process = training.start(CUT, {"TMPDIR": str(tmp_path)}, (how,))
+    process = training.start(BASE + CUT, {"TMPDIR": str(tmp_path)}, (how,))
     assert process.stdout.readline().strip() in ("written by half", "not yet moved")
     process.kill()
     process.communicate(timeout=10)
@@ -493,15 +457,9 @@ def test_killed_in_the_middle_of_a_save(training: Training, how: str, tmp_path: 
     assert [item.step for item in found if not item.whole] == torn
     newest = next(item for item in found if item.whole)
     assert (newest.step, newest.whole, newest.ordinal) == (4, True, 1)
-    training.resume = {
-        "via": "hook",
-        "format": "lightning",
-        "path": newest.path,
-        "step": newest.step,
-        "output_dir": newest.home,
-        "ordinal": newest.ordinal,
-    }
-    first, resumed = training.json(CUT, "")
+    at = {"step": newest.step, "output_dir": newest.home, "ordinal": newest.ordinal}
+    training.resumes("lightning", newest.path, **at)
+    first, resumed = training.json(BASE + CUT, "")
     training.resume = None
     assert first == 4
-    assert training.json(CUT, "") == [0, resumed]
+    assert training.json(BASE + CUT, "") == [0, resumed]

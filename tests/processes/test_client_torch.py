@@ -269,39 +269,29 @@ def applied(training: Training, settings: list[dict[str, Any]], *loaders: str) -
     return training.json(SETTINGS, *loaders)
 
 
-def test_workers_are_removed_where_that_is_transparent(training: Training) -> None:
-    """num-workers-0 takes for map-style data, subclasses of the loader included."""
-    shapes, *_, taken = applied(training, [{"id": "num-workers-0"}], "plain", "subclass")
-    assert shapes["plain"] == [0, None, False, False, 0]
-    assert shapes["subclass"][0] == 0
-    assert taken == 1
+@pytest.mark.parametrize(
+    ("loaders", "workers", "why"),
+    [("plain subclass", 0, "0 workers"), ("stream", 2, "IterableDataset"), ("init", 2, "init_fn")],
+)
+def test_workers_are_removed_where_that_is_transparent(
+    training: Training, loaders: str, workers: int, why: str
+) -> None:
+    """For map-style data, subclasses of the loader included; without workers a stream repeats and
+    a worker_init_fn fails: left alone, and said so.
+    """
+    shapes, *_, taken = applied(training, [{"id": "num-workers-0"}], *loaders.split())
+    assert {shape[0] for shape in shapes.values()} == {workers}
+    assert workers or shapes["plain"] == [0, None, False, False, 0]
     answer = training.note()["settings"]["num-workers-0"]
-    assert answer["took"] is True
-    assert "0 workers" in answer["why"]
-
-
-@pytest.mark.parametrize(("loader", "why"), [("stream", "IterableDataset"), ("init", "init_fn")])
-def test_workers_stay_where_results_would_change(training: Training, loader: str, why: str) -> None:
-    """Without workers a stream repeats and a worker_init_fn fails: left alone, and said so."""
-    shapes, *_, taken = applied(training, [{"id": "num-workers-0"}], loader)
-    assert shapes[loader][0] == 2
-    assert taken == 0
-    answer = training.note()["settings"]["num-workers-0"]
-    assert answer["took"] is False
+    assert (taken, answer["took"]) == (not workers, not workers)
     assert why in answer["why"]
 
 
 def test_every_other_setting_takes_and_reports(training: Training) -> None:
     """Bits are in the order of the plan, and the side file has the effect of each in words."""
-    settings = [
-        {"id": "omp-1"},
-        {"id": "unknown-to-this-client"},
-        {"id": "spawn"},
-        {"id": "pin-memory-off"},
-        {"id": "persistent-workers-off"},
-        {"id": "file-system-sharing"},
-        {"id": "loader-timeout", "seconds": 30},
-    ]
+    names = ["omp-1", "unknown-to-this-client", "spawn", "pin-memory-off", "persistent-workers-off"]
+    settings = [{"id": name} for name in (*names, "file-system-sharing", "loader-timeout")]
+    settings[-1]["seconds"] = 30
     shapes, threads, sharing, taken = applied(training, settings, "init", "none")
     assert shapes["init"] == [2, "spawn", False, False, 30]
     assert shapes["none"] == [0, None, False, False, 0]
@@ -500,9 +490,7 @@ print(pulse._allow is not None)
 
 def test_a_checkpoint_that_the_script_loads_counts_as_resumed(training: Training) -> None:
     """A script that gets its checkpoint by argument is known to have read it, once it has."""
-    training.resume = {
-        "via": "argv", "format": "torch", "path": str(training.root / "model.pt"), "step": 40,
-    }  # fmt: skip
+    training.resumes("torch", training.root / "model.pt", via="argv", step=40)
     words = training.json(PLAIN + SHOW, "0")
     assert words[layout.W_RESUMED_STEP] == 41
 
@@ -531,7 +519,7 @@ print(json.dumps(found))
 def test_a_checkpoint_that_is_read_into_memory_counts_as_loaded(training: Training) -> None:
     """By its content; the buffer stays the script's own. One of another content is another one."""
     path = training.root / "ckpt.pt"
-    training.resume = {"via": "env", "format": "torch", "path": str(path), "step": 40}
+    training.resumes("torch", path, via="env", step=40)
     assert training.json(LOADS) == [41, 41, 0]
     training.resume["step"] = None  # a name without a number, in a format that holds none
     assert training.json(LOADS) == [1, 1, 0]
@@ -706,9 +694,7 @@ def test_the_count_at_the_first_save_tells_whether_it_resumed(
     """The training's own count, in the file or in its name; reading a file proves nothing."""
     path = training.root / name
     path.parent.mkdir(exist_ok=True)
-    training.resume = {
-        "via": "env", "format": "torch", "path": str(path), "step": 40, "counters": {"step": 40},
-    }  # fmt: skip
+    training.resumes("torch", path, via="env", step=40, counters={"step": 40})
     rows = COUNTS[name]
     found = training.json(OWN_COUNT, json.dumps([row[:4] for row in rows]))
     assert found == [[*row[4], row[5]] for row in rows]
@@ -767,10 +753,8 @@ def test_a_save_behind_the_checkpoint_is_told(training: Training) -> None:
         ("nothing", {"epoch": 1, "step": 4}, "out/c.pt", 0),  # the next command of a script
     ]
     (training.root / "out").mkdir()
-    training.resume = {
-        "via": "env", "format": "torch", "path": str(training.root / "out" / "c.pt"), "step": 20,
-        "counters": {"step": 20, "epoch": 1}, "hold": False,
-    }  # fmt: skip
+    how = {"via": "env", "step": 20, "counters": {"step": 20, "epoch": 1}, "hold": False}
+    training.resumes("torch", training.root / "out" / "c.pt", **how)
     told = training.json(BEHIND, json.dumps([case[:3] for case in cases]))
     assert told == [case[3] for case in cases]
     saved = [record for record in training.saves() if record.counters == {"epoch": 1, "step": 4}]

@@ -47,29 +47,24 @@ def words():
     return list(slot.words[:36])
 """
 
-SAME = (
-    BASE
-    + """
+SAME = """
 t = trainer("out", eval_strategy="steps", eval_steps=2)
 t.train()
 losses = [entry["loss"] for entry in t.state.log_history if "loss" in entry]
 print(json.dumps([losses, digest(t), sorted(os.listdir("out")), torch.rand(1).item()]))
 """
-)
 
 
 @pytest.mark.slow
 def test_a_trainer_gives_the_same_bits_with_and_without_us(training: Training) -> None:
     """Losses, weights and files are equal, and what is printed is as well."""
-    with_us = training.run(SAME)
-    without = training.alone(SAME)
+    with_us = training.run(BASE + SAME)
+    without = training.alone(BASE + SAME)
     assert with_us.stdout.splitlines()[-1] == without.stdout.splitlines()[-1]
     assert len(with_us.stdout.splitlines()) == len(without.stdout.splitlines())
 
 
-SEEN = (
-    BASE
-    + """
+SEEN = """
 phases = []
 class Look(TrainerCallback):
     def on_step_begin(self, *args, **kwargs): phases.append(words()[17])
@@ -83,12 +78,11 @@ del phases[:]
 t.evaluate()
 print(json.dumps([after, during, phases, words()[17]]))
 """
-)
 
 
 def test_progress_phases_and_saves_are_seen(training: Training) -> None:
     """global_step, totals, loss and phases are in the slot; a save is recorded file by file."""
-    words, during, evaluating, at_end = training.json(SEEN)
+    words, during, evaluating, at_end = training.json(BASE + SEEN)
     assert words[layout.W_FRAMEWORK_STEP] == 5
     assert words[layout.W_OPTIMIZER_STEPS] == 4
     assert words[layout.W_TOTAL_STEPS] == 4
@@ -114,9 +108,7 @@ def test_progress_phases_and_saves_are_seen(training: Training) -> None:
         assert (size, mtime_ns) == (found.st_size, found.st_mtime_ns)
 
 
-RESUME = (
-    BASE
-    + """
+RESUME = """
 first = []
 class Look(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs): first.append(state.global_step)
@@ -126,7 +118,6 @@ for out in sys.argv[1].split(","):
     t.train(**({} if given is None else {"resume_from_checkpoint": given}))
 print(json.dumps([first, words()]))
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -142,28 +133,17 @@ def resumed(
     training: Training, checkpoints: Path, order: dict[str, Any], *arguments: str
 ) -> tuple[list[int], list[int]]:
     (training.root / "out").symlink_to(checkpoints)
-    training.resume = {
-        "via": "hook",
-        "format": "hf",
-        "path": str(checkpoints / "checkpoint-2"),
-        "step": 2,
-        "output_dir": str(training.root / "out"),
-        "ordinal": 1,
-    } | order
-    first, words = training.json(RESUME, *arguments)
+    at = {"step": 2, "output_dir": str(training.root / "out"), "ordinal": 1}
+    training.resumes("hf", checkpoints / "checkpoint-2", **at | order)
+    first, words = training.json(BASE + RESUME, *arguments)
     return first, words
-
-
-def test_only_the_training_it_came_from_is_resumed(training: Training, checkpoints: Path) -> None:
-    """The order names a directory and which training it was: that one, once, and no other."""
-    first, words = resumed(training, checkpoints, {"ordinal": 2}, "other,out,out")
-    assert first == [0, 2, 0]
-    assert words[layout.W_RESUMED_STEP] == 3
-    assert any("resumed from" in note for note in training.note()["notes"])
 
 
 ORDERS = {
     # The order, the outputs of the trainings, the step at which each begins, and what is noted.
+    "the training it came from": ({"ordinal": 2}, ("other,out,out",), [0, 2, 0], "resumed from"),
+    # The third training of the last attempt is the first of this one: its directory tells.
+    "after finished folds": ({"ordinal": 3, "nth": 1}, ("other,out,out",), [0, 2, 0], ""),
     "without an ordinal the first": ({"ordinal": None}, ("out,out",), [2, 0], ""),
     "a value of the user": ({}, ("out", "CHECKPOINT-4"), [4], "the script says itself"),
     "a second stage": ({"ordinal": 2, "nth": 2}, ("out,other,out,out",), [0, 0, 2, 0], ""),
@@ -171,8 +151,10 @@ ORDERS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ORDERS)
+@pytest.mark.parametrize(
+    "case",
+    [next(iter(ORDERS)), *(pytest.param(case, marks=pytest.mark.slow) for case in [*ORDERS][1:])],
+)
 def test_which_training_is_resumed(case: str, training: Training, checkpoints: Path) -> None:
     """By its directory, its number in it and what it trains; a value of the user's stays."""
     order, arguments, steps, noted = ORDERS[case]
@@ -180,21 +162,12 @@ def test_which_training_is_resumed(case: str, training: Training, checkpoints: P
     given = [own if word == "CHECKPOINT-4" else word for word in arguments]
     first, words = resumed(training, checkpoints, order, *given)
     assert first == steps
-    assert (words[layout.W_RESUMED_STEP] > 0) == (2 in steps)
-    assert any(noted in note for note in training.note()["notes"])
-
-
-@pytest.mark.slow
-def test_a_script_that_skips_finished_folds_is_resumed(
-    training: Training, checkpoints: Path
-) -> None:
-    """The third training of the last attempt is the first of this one: its directory tells."""
-    first, words = resumed(training, checkpoints, {"ordinal": 3, "nth": 1}, "other,out,out")
-    assert first == [0, 2, 0]
-    assert words[layout.W_RESUMED_STEP] == 3
+    assert words[layout.W_RESUMED_STEP] == (3 if 2 in steps else 0)
     note = training.note()
-    assert note["training"]["home"] == str(training.root / "out")
-    assert (note["training"]["nth"], note["training"]["ordinal"]) == (2, 3)
+    assert any(noted in each for each in note["notes"])
+    if case == "after finished folds":
+        assert note["training"]["home"] == str(training.root / "out")
+        assert (note["training"]["nth"], note["training"]["ordinal"]) == (2, 3)
 
 
 WRITTEN_OVER = """
@@ -215,11 +188,10 @@ def test_a_checkpoint_that_was_written_over_is_not_resumed(training: Training, k
         newest = path = path / "last.ckpt"
     newest.write_text("{}")
     chosen = newest.stat().st_mtime_ns / 1e9
-    order = {"via": "hook", "format": kind, "path": str(path), "saved_at": chosen}
-    order["output_dir"] = str(training.root / "out")
-    training.resume = order
+    training.resumes(kind, path, saved_at=chosen, output_dir=str(training.root / "out"))
     assert training.json(WRITTEN_OVER, kind) == [str(path), []]
-    training.attempt, training.resume = 2, order | {"saved_at": chosen - 1.0}
+    training.attempt = 2
+    training.resume["saved_at"] = chosen - 1.0
     why = "not resumed: another training has written over the checkpoint since"
     assert training.json(WRITTEN_OVER, kind) == [None, [why]]
 
@@ -254,10 +226,8 @@ def test_a_trainer_that_begins_again_is_told_at_its_first_step(
     """Only of the training that the checkpoint is of: another one begins where it begins."""
     path = training.root / "out" / "checkpoint-20"
     path.mkdir(parents=True)
-    training.resume = {
-        "via": "script", "format": "hf", "path": str(path), "step": 20, "nth": 1,
-        "output_dir": str(training.root / "out"), "signature": "a",
-    }  # fmt: skip
+    at = {"output_dir": str(training.root / "out"), "signature": "a"}
+    training.resumes("hf", path, via="script", step=20, nth=1, **at)
     words = json.dumps([given, home, signature, nth, first])
     assert training.json(BEGINS_AGAIN, words) == told
 
@@ -288,10 +258,8 @@ def test_the_only_training_resumes_in_another_directory(
 ) -> None:
     path = training.root / "out-11-30" / "checkpoint-20"
     path.mkdir(parents=True)
-    training.resume = {
-        "via": "hook", "format": "hf", "path": str(path), "step": 20, "nth": 1, "ordinal": 1,
-        "output_dir": str(path.parent), "signature": "a", "sole": True,
-    } | order  # fmt: skip
+    at = {"step": 20, "nth": 1, "ordinal": 1, "output_dir": str(path.parent)}
+    training.resumes("hf", path, **at | {"signature": "a", "sole": True} | order)
     assert training.json(DATED, json.dumps(words)) is resumes
 
 
@@ -300,7 +268,7 @@ def test_one_process_of_an_attempt_resumes(training: Training, checkpoints: Path
     """A pool that starts a process for each task: only the first of them goes on."""
     first, _ = resumed(training, checkpoints, {"nth": 1}, "out")
     assert first == [2]
-    again, _ = training.json(RESUME, "out")
+    again, _ = training.json(BASE + RESUME, "out")
     assert again == [0]
 
 
@@ -317,8 +285,7 @@ def test_every_rank_of_an_attempt_resumes(training: Training) -> None:
     """Lightning gives its second process a local rank alone: it is not the first one again."""
     path = training.root / "last.ckpt"
     path.touch()
-    out = str(training.root / "out")
-    training.resume = {"via": "hook", "format": "lightning", "path": str(path), "output_dir": out}
+    training.resumes("lightning", path, output_dir=str(training.root / "out"))
     ranks: list[dict[str, str]] = [
         {},
         {"LOCAL_RANK": "1", "NODE_RANK": "0"},
@@ -330,9 +297,7 @@ def test_every_rank_of_an_attempt_resumes(training: Training) -> None:
     assert [training.json(EACH_RANK, env=rank) for rank in ranks] == [None] * len(ranks)
 
 
-ASKED = (
-    BASE
-    + """
+ASKED = """
 class Wait(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step in (3, 6):
@@ -345,12 +310,11 @@ print(t.state.global_step, sorted(name for name in os.listdir("out") if "-" in n
 sys.stdout.flush()
 sys.stdin.readline()
 """
-)
 
 
 def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
     """A save-request saves and goes on, a stop-request saves and ends; both are answered."""
-    with training.control() as page, training.waiting(ASKED, "now") as process:
+    with training.control() as page, training.waiting(BASE + ASKED, "now") as process:
         assert training.reading().can_save
         assert training.reading().can_stop
         saving = page.request_save()
@@ -369,9 +333,7 @@ def test_requests_are_acted_on_at_the_end_of_a_step(training: Training) -> None:
     assert Path(newest.path).name == "checkpoint-7"
 
 
-EXPLICIT = (
-    BASE
-    + """
+EXPLICIT = """
 import pickle
 from watchdog_train.integrations.transformers import WatchdogCallback
 t = trainer("out", callbacks=[WatchdogCallback()], save_strategy="no")
@@ -379,16 +341,15 @@ t.train()
 copied = pickle.loads(pickle.dumps(WatchdogCallback()))
 print(json.dumps([t.state.global_step, type(copied).__name__]))
 """
-)
 
 
 @pytest.mark.slow
 def test_the_explicit_callback_does_nothing_unsupervised(training: Training) -> None:
     """Added by hand it works in and out of a supervised run, and is pickled as a plain one."""
     env = plain_environment() | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    without = run_script(training.root, EXPLICIT, env=env)
+    without = run_script(training.root, BASE + EXPLICIT, env=env)
     assert without.stdout.splitlines()[-1] == '[4, "TrainerCallback"]', without.stderr
-    assert training.json(EXPLICIT) == [4, "TrainerCallback"]
+    assert training.json(BASE + EXPLICIT) == [4, "TrainerCallback"]
 
 
 DATASETS = """

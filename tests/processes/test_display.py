@@ -33,116 +33,109 @@ class Reader:
                 self.text += data
 
 
+class Screen:
+    """Shows on two pipes what is written into a log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log = folder, folder / "output.log"
+        self.out, self.stdout = os.pipe()
+        self.err, self.stderr = os.pipe()
+        self.display = Display(self.stdout, self.stderr)
+        self.pump, self.say = self.display.pump, self.display.say
+
+    def write(self, text: bytes) -> None:
+        with self.log.open("ab") as file:
+            file.write(text)
+
+    def drain(self) -> bool:
+        return self.display.drain(time.monotonic() + 10)
+
+    def reads_all(self, count: int) -> bytes:
+        """What a reader that comes now gets."""
+        out = Reader(self.out)
+        assert self.drain()
+        wait_until(lambda: len(out.text) == count, 10, "everything has arrived")
+        return out.text
+
+
 @pytest.fixture
-def pipes() -> Iterator[list[int]]:
-    """Two pipes: read and write end of stdout, read and write end of stderr."""
-    fds = [*os.pipe(), *os.pipe()]
-    yield fds
-    for fd in fds:
-        try:
+def idle(tmp_path: Path) -> Iterator[Screen]:
+    """One that does not follow the log yet."""
+    made = Screen(tmp_path)
+    yield made
+    made.display.close()
+    for fd in (made.out, made.stdout, made.err, made.stderr):
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:  # noqa: PERF203
-            continue
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "output.log"
+def screen(idle: Screen) -> Screen:
+    idle.display.follow({"output": idle.log})
+    return idle
 
 
-@pytest.fixture
-def display(log: Path, pipes: list[int]) -> Iterator[Display]:
-    """Shows on the pipes what is written into the log."""
-    shown = Display(pipes[1], pipes[3])
-    shown.follow({"output": log})
-    yield shown
-    shown.close()
-
-
-def rotate(log: Path, display: Display, count: int, size: int) -> None:
+def rotate(screen: Screen, count: int, size: int) -> None:
     """Write so many files one after the other, of which only the newest two are kept."""
     for number in range(count):
-        if log.exists():
-            log.replace(f"{log}.1")
-        log.write_bytes(b"%d" % number * size)
-        display.pump()
+        if screen.log.exists():
+            screen.log.replace(f"{screen.log}.1")
+        screen.write(b"%d" % number * size)
+        screen.pump()
 
 
-def soon() -> float:
-    return time.monotonic() + 10
-
-
-def test_follows_a_file_across_its_rotation(
-    tmp_path: Path, pipes: list[int], log: Path, display: Display
-) -> None:
+def test_follows_a_file_across_its_rotation(screen: Screen) -> None:
     """Bytes before, during and after a rotation all arrive, once and in order."""
-    out = Reader(pipes[0])
-    assert display.pump() is False
-    log.write_bytes(b"one ")
-    assert display.pump() is True
-    with log.open("ab") as file:
-        file.write(b"two ")
-    log.rename(f"{log}.1")
-    log.write_bytes(b"three ")
-    assert display.drain(soon())
-    with log.open("ab") as file:
-        file.write(b"four")
-    assert display.drain(soon())
+    out = Reader(screen.out)
+    assert screen.pump() is False
+    screen.write(b"one ")
+    assert screen.pump() is True
+    screen.write(b"two ")
+    screen.log.rename(f"{screen.log}.1")
+    screen.write(b"three ")
+    assert screen.drain()
+    screen.write(b"four")
+    assert screen.drain()
     wait_until(lambda: out.text == b"one two three four", 5, f"all of it, not {out.text!r}")
 
 
-def test_a_slow_reader_gets_every_file_that_was_rotated_away(
-    tmp_path: Path, pipes: list[int], log: Path, display: Display
-) -> None:
+def test_a_slow_reader_gets_every_file_that_was_rotated_away(screen: Screen) -> None:
     """Three rotations behind, nothing is lost; further behind, the loss is counted and said."""
     piece = QUEUE_BYTES * 2
-    rotate(log, display, 4, piece)
-    out = Reader(pipes[0])
-    assert display.drain(soon())
-    wait_until(lambda: len(out.text) == 4 * piece, 10, "everything has arrived")
-    assert out.text == b"".join(b"%d" % number * piece for number in range(4))
+    rotate(screen, 4, piece)
+    assert screen.reads_all(4 * piece) == b"".join(b"%d" % number * piece for number in range(4))
 
 
-def test_what_cannot_be_shown_is_said(
-    tmp_path: Path, pipes: list[int], log: Path, display: Display
-) -> None:
+def test_what_cannot_be_shown_is_said(screen: Screen) -> None:
     """A reader that takes nothing holds four files at most, however many there were."""
-    rotate(log, display, 7, 1_000_000)
-    held = [name for name in os.listdir("/proc/self/fd") if str(log) in _target(name)]
+    rotate(screen, 7, 1_000_000)
+    held = [name for name in os.listdir("/proc/self/fd") if str(screen.log) in _target(name)]
     assert len(held) == 4
-    said = wait_until(lambda: os.read(pipes[2], 1000), 5, "the loss is said").decode()
+    said = wait_until(lambda: os.read(screen.err, 1000), 5, "the loss is said").decode()
     assert "of output came faster than it could be shown here" in said
-    out = Reader(pipes[0])
-    assert display.drain(soon())
+    out = Reader(screen.out)
+    assert screen.drain()
     wait_until(lambda: out.text.endswith(b"6" * 1_000_000), 10, "the newest has arrived")
 
 
-def test_readers_of_earlier_attempts_get_all_of_them(tmp_path: Path, pipes: list[int]) -> None:
+def test_readers_of_earlier_attempts_get_all_of_them(idle: Screen) -> None:
     """A restart takes nothing from a pipe that is behind; its own output comes after that."""
-    display = Display(pipes[1], pipes[3])
     sizes = {1: 8 * QUEUE_BYTES, 2: 100, 3: 0, 4: 3 * QUEUE_BYTES}
     for number, size in sizes.items():
-        log = tmp_path / str(number) / "output.log"
-        display.follow({"output": log})
+        log = idle.folder / str(number) / "output.log"
+        idle.display.follow({"output": log})
         if size:
             log.parent.mkdir()
             log.write_bytes(b"%d" % number * size)
-        display.pump()
-    out = Reader(pipes[0])
-    assert display.drain(soon())
+        idle.pump()
     whole = b"".join(b"%d" % number * size for number, size in sizes.items())
-    wait_until(lambda: len(out.text) == len(whole), 10, "everything has arrived")
-    assert out.text == whole
-    display.close()
+    assert idle.reads_all(len(whole)) == whole
 
 
-def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
-    tmp_path: Path, pipes: list[int]
-) -> None:
+def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(idle: Screen) -> None:
     """One byte before the first file and one for each that is begun; then the end."""
-    log = tmp_path / "output.log"
     heard, gate = os.pipe()
-    display = Display(pipes[1], pipes[3])
+    display, log = idle.display, idle.log
     display.follow({"output": log}, gates={"output": gate})
     assert os.read(heard, 10) == b"."
     piece = QUEUE_BYTES * 2
@@ -151,15 +144,15 @@ def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
     assert os.read(heard, 10) == b"."
     for number in (b"2", b"3"):
         assert not display.holds_back
-        log.replace(tmp_path / "output.log.1")
+        log.replace(f"{log}.1")
         log.write_bytes(number * piece)
         display.pump()
     assert display.holds_back, "two files are ahead of a reader who takes nothing"
     first = b""
     while len(first) < piece + 1:
         display.pump()
-        if select.select([pipes[0]], [], [], 0.05)[0]:
-            first += os.read(pipes[0], piece)
+        if select.select([idle.out], [], [], 0.05)[0]:
+            first += os.read(idle.out, piece)
 
     def told(what: bytes) -> bool:
         display.pump()
@@ -167,23 +160,23 @@ def test_gate_is_opened_file_by_file_and_closed_for_a_reader_that_is_gone(
 
     wait_until(lambda: told(b"."), 10, "the second file is begun")
     assert not display.holds_back
-    os.close(pipes[0])
+    os.close(idle.out)
     wait_until(lambda: told(b""), 10, "the gate is closed")
     os.close(heard)
 
 
 def test_last_wait_is_as_long_as_somebody_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipes: list[int], log: Path, display: Display
+    monkeypatch: pytest.MonkeyPatch, screen: Screen
 ) -> None:
     """A reader that takes nothing is given up, and that is said."""
     monkeypatch.setattr(display_module, "STILL_S", 0.8)
-    log.write_bytes(b"x" * 4 * QUEUE_BYTES)
+    screen.write(b"x" * 4 * QUEUE_BYTES)
     began = time.monotonic()
-    display.deliver(tmp_path)
+    screen.display.deliver(screen.folder)
     assert 0.8 <= time.monotonic() - began < 10
-    said = os.read(pipes[2], 1000).decode()
+    said = os.read(screen.err, 1000).decode()
     what = "wtrain: the reader of stdout has taken nothing for 1 s"
-    assert said == f"{what} and gets no more; logs: {tmp_path}\n"
+    assert said == f"{what} and gets no more; logs: {screen.folder}\n"
 
 
 def _target(descriptor: str) -> str:
@@ -193,151 +186,137 @@ def _target(descriptor: str) -> str:
         return ""
 
 
-def test_two_streams_go_to_two_places(tmp_path: Path, pipes: list[int]) -> None:
+def test_two_streams_go_to_two_places(idle: Screen) -> None:
     """stdout.log is shown on stdout, stderr.log on stderr."""
-    (tmp_path / "stdout.log").write_bytes(b"out")
-    (tmp_path / "stderr.log").write_bytes(b"err")
-    display = Display(pipes[1], pipes[3])
-    display.follow({name: tmp_path / f"{name}.log" for name in ("stdout", "stderr")})
-    assert display.drain(soon())
-    assert os.read(pipes[0], 100) == b"out"
-    assert os.read(pipes[2], 100) == b"err"
-    display.close()
+    files = {name: idle.folder / f"{name}.log" for name in ("stdout", "stderr")}
+    for name, path in files.items():
+        path.write_text(name)
+    idle.display.follow(files)
+    assert idle.drain()
+    assert os.read(idle.out, 100) == b"stdout"
+    assert os.read(idle.err, 100) == b"stderr"
 
 
-def test_adopted_run_is_shown_from_now_on(tmp_path: Path, pipes: list[int]) -> None:
+def test_adopted_run_is_shown_from_now_on(idle: Screen) -> None:
     """What was written before is not shown again."""
-    log = tmp_path / "output.log"
-    log.write_bytes(b"old ")
-    display = Display(pipes[1], pipes[3])
-    display.follow({"output": log}, from_end=True)
-    display.pump()
-    with log.open("ab") as file:
-        file.write(b"new")
-    assert display.drain(soon())
-    assert os.read(pipes[0], 100) == b"new"
-    display.close()
+    idle.write(b"old ")
+    idle.display.follow({"output": idle.log}, from_end=True)
+    idle.pump()
+    idle.write(b"new")
+    assert idle.drain()
+    assert os.read(idle.out, 100) == b"new"
 
 
-def test_our_lines_never_continue_a_line_of_the_training(tmp_path: Path, pipes: list[int]) -> None:
+def test_our_lines_never_continue_a_line_of_the_training(idle: Screen) -> None:
     """It waits for the end of a line that is on its way; a bar, which has none, it leaves."""
-    log = tmp_path / "output.log"
-    same = pipes[1]
-    display = Display(same, os.dup(same))
-    display.follow({"output": log})
+    display = Display(idle.stdout, os.dup(idle.stdout))
+    display.follow({"output": idle.log})
     display.say("wtrain: begin")
-    log.write_bytes(b"first")
+    idle.write(b"first")
     display.pump()
     display.say("wtrain: watching")
-    with log.open("ab") as file:
-        file.write(b"\r\n\r 45%")
+    idle.write(b"\r\n\r 45%")
     wait_until(lambda: (display.pump(), display.is_between_lines)[1], 10, "it leaves the bar")
     display.say("wtrain: stall")
-    with log.open("ab") as file:
-        file.write(b"done\n\r 46%")
+    idle.write(b"done\n\r 46%")
     display.pump()
     display.say("wtrain: end")
-    assert display.drain(soon())
-    shown = os.read(pipes[0], 1000)
+    assert display.drain(time.monotonic() + 10)
+    shown = os.read(idle.out, 1000)
     assert shown.startswith(b"wtrain: begin\nfirst\r\n\r 45%\nwtrain: watching\nwtrain: stall\n")
     assert shown.endswith(b"stall\ndone\n\r 46%\nwtrain: end\n")
     display.close()
 
 
-def test_stuck_reader_never_blocks_us(pipes: list[int], log: Path, display: Display) -> None:
+def test_stuck_reader_never_blocks_us(screen: Screen) -> None:
     """A reader that takes nothing costs no time and bounded memory; nothing is lost when it does.
 
     The file is the buffer.
     """
     size = 20 * QUEUE_BYTES
-    log.write_bytes(bytes(range(256)) * (size // 256))
+    screen.write(bytes(range(256)) * (size // 256))
     began = time.monotonic()
-    while display.pump():
+    while screen.pump():
         pass
-    display.say("wtrain: still here")
+    screen.say("wtrain: still here")
     assert time.monotonic() - began < 2.0
-    assert display.drain(time.monotonic() + 0.1) is False
-    assert os.read(pipes[2], 100) == b"wtrain: still here\n"
-    out = Reader(pipes[0])
-    assert display.drain(soon())
-    wait_until(lambda: len(out.text) == size, 10, "everything has arrived")
-    assert out.text == log.read_bytes()
+    assert screen.display.drain(time.monotonic() + 0.1) is False
+    assert os.read(screen.err, 100) == b"wtrain: still here\n"
+    assert screen.reads_all(size) == screen.log.read_bytes()
 
 
-def test_gone_reader_ends_the_display_only(pipes: list[int], log: Path, display: Display) -> None:
+def test_gone_reader_ends_the_display_only(screen: Screen) -> None:
     """`wtrain run ... | head`: after EPIPE nothing more is shown there, and nothing fails."""
-    log.write_bytes(b"text")
-    os.close(pipes[0])
-    assert display.drain(soon())
-    log.write_bytes(b"text and more")
-    wait_until(lambda: not display.pump(), 5, "the display has ended")
-    assert display.drain(soon())
-    display.say("wtrain: goes on")
-    assert display.drain(soon())
-    assert os.read(pipes[2], 100) == b"wtrain: goes on\n"
+    screen.write(b"text")
+    os.close(screen.out)
+    assert screen.drain()
+    screen.write(b" and more")
+    wait_until(lambda: not screen.pump(), 5, "the display has ended")
+    assert screen.drain()
+    screen.say("wtrain: goes on")
+    assert screen.drain()
+    assert os.read(screen.err, 100) == b"wtrain: goes on\n"
 
 
-def test_full_disk_under_the_output_is_said(tmp_path: Path, pipes: list[int]) -> None:
+def test_full_disk_under_the_output_is_said(idle: Screen) -> None:
     """`wtrain run ... >file`: what the file does not take is not lost without a word."""
-    log = tmp_path / "output.log"
-    log.write_bytes(b"text")
+    idle.write(b"text")
     with open("/dev/full", "wb", buffering=0) as full:
-        display = Display(full.fileno(), pipes[3])
-        display.follow({"output": log})
-        assert display.drain(soon())
-        wait_until(lambda: display.pump() or display.drain(soon()), 5, "it is over")
-    said = os.read(pipes[2], 1000)
+        display = Display(full.fileno(), idle.stderr)
+        display.follow({"output": idle.log})
+        assert display.drain(time.monotonic() + 10)
+        wait_until(lambda: display.pump() or display.drain(time.monotonic() + 10), 5, "it is over")
+    said = os.read(idle.err, 1000)
     assert said == b"wtrain: output cannot be written any more: No space left on device\n"
     display.close()
 
 
-def test_terminal_that_hangs_up(tmp_path: Path) -> None:
-    """A terminal whose window is closed gives EIO: the display ends, we do not."""
+@pytest.fixture
+def window() -> Iterator[tuple[int, Display]]:
+    """The other end of a terminal, and what is shown on it."""
     master, slave = pty.openpty()
-    log = tmp_path / "output.log"
-    log.write_bytes(b"text")
     display = Display(slave, slave)
+    yield master, display
+    display.close()
+    for fd in (master, slave):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def test_terminal_that_hangs_up(tmp_path: Path, window: tuple[int, Display]) -> None:
+    """A terminal whose window is closed gives EIO: the display ends, we do not."""
+    master, display = window
+    (tmp_path / "output.log").write_bytes(b"text")
     assert display.stderr_is_terminal
     os.close(master)
-    display.follow({"output": log})
-    assert display.drain(soon())
+    display.follow({"output": tmp_path / "output.log"})
+    assert display.drain(time.monotonic() + 10)
     display.say("into the void")
-    assert display.drain(soon())
-    os.close(slave)
-    display.close()
+    assert display.drain(time.monotonic() + 10)
 
 
-def test_hang_up_signal_leaves_the_terminal(tmp_path: Path) -> None:
+def test_hang_up_signal_leaves_the_terminal(window: tuple[int, Display]) -> None:
     """After leave_terminal nothing is written to it any more."""
-    master, slave = pty.openpty()
-    display = Display(slave, slave)
+    master, display = window
     display.leave_terminal()
     display.say("nobody reads this")
-    assert display.drain(soon())
+    assert display.drain(time.monotonic() + 10)
     os.set_blocking(master, False)
     with pytest.raises(BlockingIOError):
         os.read(master, 100)
-    os.close(master)
-    os.close(slave)
-    display.close()
 
 
-def test_shared_terminal_keeps_its_settings(pipes: list[int], log: Path, display: Display) -> None:
+def test_shared_terminal_keeps_its_settings(screen: Screen) -> None:
     """Our descriptors stay blocking: the shell and the training share them."""
-    log.write_bytes(b"text")
-    assert display.drain(soon())
-    assert os.get_blocking(pipes[1])
-    assert os.get_blocking(pipes[3])
+    screen.write(b"text")
+    assert screen.drain()
+    assert os.get_blocking(screen.stdout)
+    assert os.get_blocking(screen.stderr)
 
 
-def test_descriptor_that_somebody_made_nonblocking(
-    pipes: list[int], log: Path, display: Display
-) -> None:
+def test_descriptor_that_somebody_made_nonblocking(screen: Screen) -> None:
     """A full pipe that refuses instead of blocking loses nothing."""
-    size = 300_000
-    os.set_blocking(pipes[1], False)
-    log.write_bytes(b"x" * size)
-    assert display.drain(time.monotonic() + 0.1) is False
-    out = Reader(pipes[0])
-    assert display.drain(soon())
-    wait_until(lambda: len(out.text) == size, 5, "everything has arrived")
+    os.set_blocking(screen.stdout, False)
+    screen.write(b"x" * 300_000)
+    assert screen.display.drain(time.monotonic() + 0.1) is False
+    screen.reads_all(300_000)

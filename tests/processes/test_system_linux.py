@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import wait_until
+from tests.support import run_command, wait_until
 from watchdog_train.core.model import ProcessId
 from watchdog_train.system import current
 from watchdog_train.system.linux import LinuxSystem
@@ -45,6 +45,11 @@ class Started:
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
+
+    def python(self, program: str, *arguments: str) -> tuple[int, bytes]:
+        """The pid of a program, and the line that it has written."""
+        process = self(PYTHON, "-c", program, *arguments, stdout=subprocess.PIPE)
+        return process.pid, process.stdout.readline()
 
     def __call__(self, *argv: str, **options: Any) -> subprocess.Popen[bytes]:
         options.setdefault("stdin", subprocess.DEVNULL)
@@ -94,6 +99,7 @@ def test_identity_is_stable_and_ends_with_the_process(
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: system.is_alive(who) is False, 5, "the zombie counts as dead")
     assert identity_of(system, process.pid) == who
+    assert system.send_signal(who, signal.SIGTERM) == "gone"
     process.wait(5)
     assert system.identity(process.pid) is None
     assert system.is_alive(who) is False
@@ -148,16 +154,7 @@ def test_we_are_never_signalled(system: ProcessSystem) -> None:
         "    os._exit(system.send_signal_to_group(leader, 0) != 'not-ours')\n"
         "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
     )
-    argv = [sys.executable, "-c", program, system.name]
-    assert subprocess.run(argv, start_new_session=True, timeout=30, check=False).returncode == 0
-
-
-def test_zombie_is_gone_for_a_signal(system: ProcessSystem, start: Started) -> None:
-    """A process that only waits to be reaped takes no signal, and is called so."""
-    process = start("true")
-    who = identity_of(system, process.pid)
-    wait_until(lambda: system.is_alive(who) is False, 5, "it is a zombie")
-    assert system.send_signal(who, signal.SIGTERM) == "gone"
+    run_command([PYTHON, "-c", program, system.name], start_new_session=True)
 
 
 def test_group_signal_reaches_the_leaders_group(system: ProcessSystem, start: Started) -> None:
@@ -212,9 +209,7 @@ def test_snapshot_counts_work(system: ProcessSystem, start: Started) -> None:
         "os.write(os.open('/dev/null', os.O_WRONLY), bytes(1_000_000))\n"
         "print('ready', flush=True)\ntime.sleep(60)"
     )
-    process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
-    who = identity_of(system, process.pid)
-    process.stdout.readline()
+    who = identity_of(system, start.python(program)[0])
     row = system.snapshot([who])[who.pid]
     assert 0.1 < row.cpu_s < 5
     assert 0.1 < row.reaped_cpu_s < 5
@@ -239,17 +234,15 @@ def test_facts_about_a_process(system: ProcessSystem, start: Started, tmp_path: 
 
 def test_unknown_is_said(start: Started) -> None:
     """What psutil cannot tell is None, never False or zero."""
-    portable = PortableSystem()
-    pid = start("sleep", "60").pid
-    assert portable.waits_for_input(pid) is None
-    assert portable.handles_signal(pid, signal.SIGTERM) is None
-    assert portable.ignores_signal(pid, signal.SIGTERM) is None
-    assert portable.tcp_bytes([pid]) is None
-    assert portable.suspended_s() is None
-    assert portable.boot_id() is None
-    assert portable.become_subreaper() is None
-    assert portable.shared_memory_names() is None
-    assert portable.on_network_file_system(Path("/")) is None
+    portable, pid = PortableSystem(), start("sleep", "60").pid
+    asked: dict[str, tuple[Any, ...]] = {
+        "waits_for_input": (pid,), "handles_signal": (pid, signal.SIGTERM),
+        "ignores_signal": (pid, signal.SIGTERM), "tcp_bytes": ([pid],), "suspended_s": (),
+        "boot_id": (), "become_subreaper": (), "shared_memory_names": (),
+        "on_network_file_system": (Path("/"),),
+    }  # fmt: skip
+    told = {name: getattr(portable, name)(*about) for name, about in asked.items()}
+    assert told == dict.fromkeys(asked)
     assert portable.remove_shared_memory("x") is False
 
 
@@ -305,10 +298,7 @@ def test_process_of_another_user_denies(linux: LinuxSystem, start: Started) -> N
         "print(s.send_signal(who, 15))"
     )
     process = start("sleep", "60")
-    done = subprocess.run(
-        [PYTHON, "-c", program, str(process.pid)], capture_output=True, check=True, timeout=20
-    )
-    assert done.stdout == b"denied\n"
+    assert run_command([PYTHON, "-c", program, str(process.pid)]).stdout == "denied\n"
     assert process.poll() is None
 
 
@@ -329,9 +319,8 @@ def test_name_with_parentheses_and_spaces(linux: LinuxSystem, start: Started) ->
         "ctypes.CDLL(None).prctl(15, b') Z 1 (x y', 0, 0, 0)\n"
         "print('ready', flush=True)\ntime.sleep(60)"
     )
-    process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    row = linux.all_processes()[process.pid]
+    pid, _ = start.python(program)
+    row = linux.all_processes()[pid]
     assert row.name == ") Z 1 (x y"
     assert row.ppid == os.getpid()
 
@@ -386,13 +375,11 @@ def test_handled_signals(linux: LinuxSystem, start: Started) -> None:
         "signal.signal(signal.SIGUSR2, signal.SIG_IGN)\n"
         "print('ready', flush=True)\ntime.sleep(60)"
     )
-    process = start(PYTHON, "-c", program, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    assert linux.handles_signal(process.pid, signal.SIGUSR1) is True
-    assert linux.handles_signal(process.pid, signal.SIGUSR2) is False
-    assert linux.ignores_signal(process.pid, signal.SIGUSR2) is True
-    assert linux.ignores_signal(process.pid, signal.SIGUSR1) is False
-    assert linux.process_group(process.pid) == os.getpgid(process.pid)
+    pid, _ = start.python(program)
+    for number, handled in ((signal.SIGUSR1, True), (signal.SIGUSR2, False)):
+        assert linux.handles_signal(pid, number) is handled
+        assert linux.ignores_signal(pid, number) is not handled
+    assert linux.process_group(pid) == os.getpgid(pid)
 
 
 def test_threads_in_line_for_a_cpu(linux: LinuxSystem, start: Started) -> None:
@@ -404,10 +391,7 @@ def test_threads_in_line_for_a_cpu(linux: LinuxSystem, start: Started) -> None:
         "print('on', flush=True)\n"
         "while True: pass"
     )
-    busy = [start(PYTHON, "-c", program, stdout=subprocess.PIPE) for _ in range(2)]
-    for process in busy:
-        process.stdout.readline()
-    pid = busy[0].pid
+    pid, _ = (start.python(program)[0] for _ in range(2))
     before = linux.cpu_waits([pid])
     if not before:
         pytest.skip("this kernel does not keep schedstat")
@@ -467,23 +451,20 @@ def test_what_is_told_to_a_launcher_is_no_sign_of_life(linux: LinuxSystem, start
         "for _ in range(100): s.sendall(bytes(100)); s.recv(100)\n"
         "print('asked', flush=True); time.sleep(1e6)\n"
     )
-    store = start(PYTHON, "-c", serves, stdout=subprocess.PIPE)
-    port = store.stdout.readline().strip()
-    rank = start(PYTHON, "-c", asks, port, stdout=subprocess.PIPE)
-    assert rank.stdout.readline().strip() in (b"asked", "asked")
-    alone = linux.tcp_bytes([rank.pid])
+    store, said = start.python(serves)
+    port = int(said)
+    rank, _ = start.python(asks, str(port))
+    alone = linux.tcp_bytes([rank])
     if alone is None:
         pytest.skip("this kernel does not answer sock_diag")
     assert alone >= 20_000
-    assert LinuxSystem().tcp_bytes([rank.pid], [store.pid]) == 0
-    assert LinuxSystem().tcp_bytes([rank.pid], (), [int(port)]) == 0, "it may be out of our sight"
-    assert LinuxSystem().tcp_bytes([rank.pid], (), [int(port) + 1]) == alone
-    assert (LinuxSystem().tcp_bytes([rank.pid, store.pid]) or 0) > alone
+    assert LinuxSystem().tcp_bytes([rank], [store]) == 0
+    assert LinuxSystem().tcp_bytes([rank], (), [port]) == 0, "it may be out of our sight"
+    assert LinuxSystem().tcp_bytes([rank], (), [port + 1]) == alone
+    assert (LinuxSystem().tcp_bytes([rank, store]) or 0) > alone
 
 
-def test_what_a_rank_asks_its_own_store_is_no_sign_of_life(
-    linux: LinuxSystem, start: Started
-) -> None:
+def test_what_a_rank_asks_its_own_store_is_no_sign_of_life(start: Started) -> None:
     """Rank 0 holds the store that all ranks meet at, and waits in it by asking it."""
     asks = (
         "import socket, time\n"
@@ -493,11 +474,10 @@ def test_what_a_rank_asks_its_own_store_is_no_sign_of_life(
         "for _ in range(100): s.sendall(bytes(100)); store.sendall(store.recv(100)); s.recv(100)\n"
         "print('asked', flush=True); time.sleep(1e6)\n"
     )
-    rank = start(PYTHON, "-c", asks, stdout=subprocess.PIPE)
-    assert rank.stdout.readline().strip() in (b"asked", "asked")
-    if linux.tcp_bytes([rank.pid]) is None:
+    rank, _ = start.python(asks)
+    if LinuxSystem().tcp_bytes([rank]) is None:
         pytest.skip("this kernel does not answer sock_diag")
-    assert LinuxSystem().tcp_bytes([rank.pid], [rank.pid]) == 0
+    assert LinuxSystem().tcp_bytes([rank], [rank]) == 0
 
 
 def test_shared_memory_is_listed_without_ours(linux: LinuxSystem) -> None:
@@ -607,5 +587,4 @@ def test_subreaper_adopts(start: Started) -> None:
         "os.waitpid(pid, 0)\n"
         "print(int(os.read(r, 20)) == os.getpid())"
     )
-    process = start(PYTHON, "-c", program, "0", stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"True\n"
+    assert start.python(program, "0")[1] == b"True\n"

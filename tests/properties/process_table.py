@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tests.core import builders as b
+from tests.properties.world import intent
 from watchdog_train.client import layout
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import CleanUp, Record, Signal, Wait
@@ -157,7 +158,7 @@ class Story:
                     continue
                 action: Any = kill.begin(sequence, state, sample, said("test"))
             else:
-                action = kill.pursue(state, sample, now, STOPPING)
+                action = kill.pursue(state, sample, now, STOPPING, ask_until=0.0)
             match action:
                 case CleanUp():
                     return log
@@ -174,15 +175,7 @@ class Story:
     def _signal(
         self, action: Signal, state: State, sample: Sample, log: list[e.SentSignal]
     ) -> State:
-        intent = e.Signalling(
-            sequence=action.sequence,
-            stage=action.stage,
-            targets=action.targets,
-            signal=action.signal,
-            why=action.why,
-            mono=sample.at,
-        )
-        state = evolve(state, intent)
+        state = evolve(state, intent(action, mono=sample.at))
         if action.signal:
             roles = {m.member.identity: m.member.role for m in sample.members}
             sent = tuple(deliver(action, roles, self.table.system))
@@ -234,7 +227,8 @@ class SimulatedTable:
         self.processes: dict[int, Process] = {}
         self.system = self
         self.name = "simulated"
-        self.process_group = lambda pid: None
+        self.process_group = self.waits_for_input = lambda pid: None
+        self.handles_signal = self.ignores_signal = lambda pid, number: None
         self.spooler = self._start(1, shows_token=False)
         self.keeper = self._start(2, shows_token=True).identity
         self.root = self._start(self.keeper.pid, shows_token=True).identity
@@ -290,12 +284,8 @@ class SimulatedTable:
                 self.end(process.identity)
         mine = [p for p in self.processes.values() if p.kind == "helper"]
         for helper in mine:  # it ends by itself when nobody is left whom it could clean up after
-            others = [
-                p
-                for p in self.processes.values()
-                if p.ppid == self.keeper.pid and p.kind != "helper"
-            ]
-            if not others:
+            born = [p for p in self.processes.values() if p.ppid == self.keeper.pid]
+            if all(p.kind == "helper" for p in born):
                 self.end(helper.identity)
         if not any(p.ppid == self.keeper.pid for p in self.processes.values()):
             self.processes.pop(self.keeper.pid, None)
@@ -341,15 +331,6 @@ class SimulatedTable:
         return {layout.ENV_TOKEN: self.token, layout.ENV_SCOPE: found.scope}
 
     held = ProcessSystem.held
-
-    def waits_for_input(self, pid: int) -> None:
-        return None
-
-    def handles_signal(self, pid: int, number: int) -> None:
-        return None
-
-    def ignores_signal(self, pid: int, number: int) -> None:
-        return None
 
     def send_signal(self, who: ProcessId, number: int) -> str:
         found = self.processes.get(who.pid)

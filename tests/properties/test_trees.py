@@ -13,7 +13,7 @@ import pytest
 
 from tests.core import builders as b
 from tests.properties.simulated import KILL, Attempt, Script
-from tests.properties.world import World, policy
+from tests.properties.world import World, intent, policy
 from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.detection import track as tracks
@@ -52,25 +52,10 @@ class OneMachine(World):
         self._look(attempt)
         if self.sample.at == self.now and not attempt.alive and thorough:
             attempt.empty_looks += 1
-        return a.TreeSight(
-            sample=_of_host(self.sample, self.host),
-            launch=launch,
-            exit=attempt.exit,
-            running=frozenset(self.tasks),
-            look=self.answers.get("look"),
-            evidence=self.answers.get("evidence"),
-        )
+        return self._sight(_of_host(self.sample, self.host), launch)
 
     def _judge(self) -> None:
         """Whoever leads does, over all of them."""
-
-    def collect(self, name: a.TaskName, seconds: float, answer: Any) -> None:
-        self._task(name, seconds, answer)
-
-    def take_answers(self) -> None:
-        for name, task in list(self.tasks.items()):
-            if task.ends_at <= self.now:
-                self.answers[name] = self.tasks.pop(name).answer
 
 
 def _of_host(sample: Sample, host: str) -> Sample:
@@ -200,9 +185,7 @@ class Machines(World):
             heard = [host for host in self.seen if host in self.cut]
             self.seen = dict.fromkeys(heard, a.TreeSight(sample=together((), at=self.now)))
             self.followed = number
-        for name, task in list(self.tasks.items()):
-            if task.ends_at <= self.now:
-                self.answers[name] = self.tasks.pop(name).answer
+        self.take_answers()
         sights = []
         for machine in self.machines.values():
             tree = self.state.tree(machine.host)
@@ -270,7 +253,7 @@ class Machines(World):
                 yield from super().perform(action)
 
     def _collect(self, host: str, name: Any, seconds: float, answer: Any) -> None:
-        self.order(host, name, lambda: self.machines[host].collect(name, seconds, answer))
+        self.order(host, name, lambda: self.machines[host]._task(name, seconds, answer))
 
     def _launch(self, action: a.Launch) -> Iterator[e.AnyEvent]:
         assert action.hosts == HOSTS, "an order a machine"
@@ -309,14 +292,7 @@ class Machines(World):
                 tree = trees[other.host]
                 begun = tree.settled or tree.kill is not None or other.host in self.cut
                 assert begun or not other.present.alive, "one machine is ahead of another"
-        yield e.Signalling(
-            where=written(action.host),
-            sequence=action.sequence,
-            stage=action.stage,
-            targets=action.targets,
-            signal=action.signal,
-            why=action.why,
-        )
+        yield intent(action)
         present = machine.present
         everybody = {one.pid: one for one in (*present.processes, present.keeper)}
         for target in action.targets if action.signal else ():

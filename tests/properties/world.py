@@ -24,7 +24,6 @@ from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
 from watchdog_train.core.model import (
     CheckpointFinding,
-    EvidenceResult,
     JointAnswer,
     Patience,
     Plan,
@@ -33,6 +32,7 @@ from watchdog_train.core.model import (
     SaveRecord,
     Survey,
     said,
+    written,
 )
 from watchdog_train.core.policy import Detection, Policy, Recovery, Stopping, Timing, WaitLimits
 from watchdog_train.remedies.catalogue import CATALOGUE
@@ -68,6 +68,13 @@ def policy(**recovery: Any) -> Policy:
         timing=Timing(ask_most_s=20.0, outlive_s=4.0),
         recovery=Recovery(backoff_cap_s=16.0, **recovery),
     )
+
+
+def intent(action: a.Signal, **more: Any) -> e.Signalling:
+    """What the log says before anything is sent."""
+    names = ("sequence", "stage", "targets", "signal", "why")
+    told = {name: getattr(action, name) for name in names}
+    return e.Signalling(where=written(action.host), **told, **more)
 
 
 @dataclass
@@ -126,10 +133,7 @@ class World(Machine):
     def _forget(self) -> None:
         self.track = tracks.new_track(self.now)
         self.verdict = Verdict(kind="alive")
-        self.sample = Sample(
-            at=self.now,
-            members=(),
-        )
+        self.sample = Sample(at=self.now, members=())
         self.followed = 0
         self.departures = Departures(self, LastWords(None))  # type: ignore[arg-type]
         self.departures.seed(self.state.rank_ends)
@@ -227,30 +231,33 @@ class World(Machine):
             started = launch is not None and launch.root is not None
             if not self.state.attempt.tree_gone and (started or self.state.attempt.ended):
                 self._look(attempt)
-        for name, task in list(self.tasks.items()):
-            if task.ends_at <= self.now:
-                del self.tasks[name]
-                self.answers[name] = task.answer
+        self.take_answers()
         return a.Observation(
             now=self.now,
             wall=1e9 + self.now,
             sample=self.sample,
             verdict=self.verdict,
             request=self.requests.pop(0) if self.requests else None,
-            trees=(
-                a.TreeSight(
-                    sample=self.sample,
-                    launch=launch,
-                    exit=attempt.exit if attempt is not None else None,
-                    running=frozenset(self.tasks),
-                    look=self.answers.get("look"),
-                    evidence=self.answers.get("evidence"),
-                ),
-            ),
+            trees=(self._sight(self.sample, launch),),
             running=frozenset(self.tasks),
             survey=self.answers.get("survey"),
             joint=self.answers.get("joint"),
             last_save=self.save,
+        )
+
+    def take_answers(self) -> None:
+        for name, task in list(self.tasks.items()):
+            if task.ends_at <= self.now:
+                self.answers[name] = self.tasks.pop(name).answer
+
+    def _sight(self, sample: Sample, launch: a.LaunchReport | None) -> a.TreeSight:
+        return a.TreeSight(
+            sample=sample,
+            launch=launch,
+            exit=self.attempts[-1].exit if self.attempts else None,
+            running=frozenset(self.tasks),
+            look=self.answers.get("look"),
+            evidence=self.answers.get("evidence"),
         )
 
     def _launch_report(self, attempt: Attempt) -> a.LaunchReport | None:
@@ -278,12 +285,10 @@ class World(Machine):
                 attempt.empty_looks += 1
         for process in attempt.processes:
             process.known = True
-        self.sample = Sample(
-            at=self.now,
-            members=tuple(members),
+        self.sample = b.sample(
+            self.now,
+            *members,
             cpu_s=attempt.cpu_s,
-            io_bytes=0,
-            tcp_bytes=0,
             log_bytes=attempt.steps,
             births=attempt.births,
             deaths=attempt.deaths,
@@ -321,12 +326,12 @@ class World(Machine):
                     patience = Patience(row="stopped")
                 if self.attempts[-1].script.ending == "input":
                     patience = Patience(row="input")
-                self._task("look", self.look_s, self._result("look", patience=patience))
+                self._task("look", self.look_s, b.result("look", patience=patience))
             case a.StartEvidence():
                 yield e.EvidenceCollecting(
                     stall_id=action.stall_id, why=action.bundle_why, dir=f"/r/{action.stall_id}"
                 )
-                self._task("evidence", self.evidence_s, self._result(action.stall_id))
+                self._task("evidence", self.evidence_s, b.result(action.stall_id))
             case a.StartJoint():
                 self._task("joint", 0.5, self._joint())
             case a.StartSurvey():
@@ -363,14 +368,11 @@ class World(Machine):
         self.answers.pop(name, None)
         self.tasks[name] = Task(self.now + seconds, answer)
 
-    def _result(self, stall_id: str, **more: Any) -> EvidenceResult:
-        return b.result(stall_id, **more)
-
     def _joint(self) -> JointAnswer:
         """Every other one fails."""
         failed = JointAnswer(explanation=None, problem="it left no answer")
         number = self.state.attempt.attempt if self.state.attempt is not None else 0
-        return failed if number % 2 else JointAnswer(explanation=self._result("joint").explanation)
+        return failed if number % 2 else JointAnswer(explanation=b.result("joint").explanation)
 
     def _survey(self) -> Survey:
         beside_writers = bool(self.attempts) and self.attempts[-1].alive
@@ -378,17 +380,17 @@ class World(Machine):
         if self.scans_fail:
             self.scans_fail -= 1
             return Survey(findings=(), directories=(), problem="killed", failed=True)
-        if self.saved_step is None:
-            return Survey(findings=(), directories=("/out",), beside_writers=beside_writers)
+        step = self.saved_step
         finding = CheckpointFinding(
-            path=f"/out/{self.saved_step}",
+            path=f"/out/{step}",
             format="hf",
-            step=self.saved_step,
+            step=step,
             whole=self.whole,
             said="it ends early",
             how_checked="recorded",
         )
-        return Survey(findings=(finding,), directories=("/out",), beside_writers=beside_writers)
+        findings = () if step is None else (finding,)
+        return Survey(findings=findings, directories=("/out",), beside_writers=beside_writers)
 
     def _start(self, plan: Plan) -> Iterator[e.AnyEvent]:
         check_launch(self.attempts, self.state, self.policy, self.log, self.now)
@@ -404,13 +406,7 @@ class World(Machine):
             for process in attempt.processes:
                 process.known_before_kill = process.known and process.alive
         check_signal(action, attempt, self.state, self.policy, self.log)
-        yield e.Signalling(
-            sequence=action.sequence,
-            stage=action.stage,
-            targets=action.targets,
-            signal=action.signal,
-            why=action.why,
-        )
+        yield intent(action)
         if action.signal == 0:
             return
         everybody = {process.identity: process for process in (*attempt.processes, attempt.keeper)}
