@@ -109,7 +109,7 @@ def adopt_run(
 
 
 def _unfinished(directory: RunDirectory) -> State:
-    """What its log says; WtrainError: there is nothing to go on with."""
+    """The state by its log; WtrainError: nothing is left to supervise."""
     state = read_state(directory)
     if not state.run_id:
         raise WtrainError(
@@ -129,10 +129,7 @@ def _unfinished(directory: RunDirectory) -> State:
 
 
 def _environment(directory: RunDirectory, state: State) -> dict[str, str]:
-    """The user's environment as the living attempt has it, else as the run has kept it.
-
-    The keeper's environment is its training's; what wtrain had added is taken out again.
-    """
+    """The living attempt's environment without wtrain's additions, else the run's own."""
     attempt = state.attempt
     environment: dict[str, str] = {}
     if attempt is not None and attempt.keeper is not None:

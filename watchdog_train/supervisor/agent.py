@@ -38,12 +38,12 @@ from watchdog_train.supervisor.resources import start_thread
 
 REPORT_EVERY_S = 1.0
 HURRIED_S = 0.05
-"""Between reports that say something new."""
+"""Minimum time between reports with news."""
 TURN_S = 0.25
 DEAD_FOR_S = 2.0
 SEEK_EVERY_S = 0.5
 NOT_SEEN_AFTER_S = 45.0
-"""A network file system may say for so long that a new file is not there."""
+"""A network file system may report a new file as missing for this long."""
 
 
 class Agent(Supervisor):
@@ -70,11 +70,11 @@ class Agent(Supervisor):
 
     @property
     def speaks(self) -> bool:
-        """Its leader says everything, once."""
+        """The leader prints for all machines, so agents print nothing."""
         return self._leader is None
 
     def record(self, event: e.AnyEvent) -> None:
-        """Append, fold; a launch that failed here is the leader's to know."""
+        """Append and fold; a launch that failed here is recorded by the leader."""
         super().record(event)
         number = self._wanted or (self.state.attempt.attempt if self.state.attempt else 0)
         match event:
@@ -84,7 +84,7 @@ class Agent(Supervisor):
                 self._refused = (number, why_text(event.error or Why("unknown")))
 
     def run(self) -> None:
-        """The loop, and a last word: the leader waits for it."""
+        """The loop, then a last report, which the leader waits for."""
         super().run()
         self._report(self._observer.observe(self.state), over=True)
 
@@ -105,13 +105,13 @@ class Agent(Supervisor):
         )
 
     def _was_never_led(self, now: float) -> bool:
-        """Its training has ended well before any leader was heard."""
+        """Whether the training ended long ago and no leader was ever reached."""
         attempt = self.state.attempt
         well = attempt is not None and attempt.ended and attempt.code == 0
         return well and self._leader is None and now - self._heard_at >= a.UNHEARD_S
 
     def _be_asked(self, observation: a.Observation) -> a.Action | None:
-        """A request of a person or a scheduler is one to the job; unlinked, to its own training."""
+        """Pass a person's or scheduler's request to the job; unlinked, to its own training."""
         request = observation.request
         if request is None:
             return None
@@ -122,7 +122,7 @@ class Agent(Supervisor):
         return super()._decide(observation)
 
     def _obey(self, observation: a.Observation) -> a.Action | None:
-        """The next order: written down first, so that it is never carried out twice."""
+        """The next order; recorded first, so that it is never carried out twice."""
         if self._inbox:
             order = self._inbox.next()
             begun = e.Ordered(epoch=self._inbox.epoch, number=order.number)
@@ -206,7 +206,7 @@ class Agent(Supervisor):
             self._line.send(LEADER, messages.encode(parcel))
 
     def _report(self, observation: a.Observation, *, over: bool = False) -> None:
-        """Say what is new at once, and that we live once a second."""
+        """Report news at once, and once a second that this agent lives."""
         now, crew, attempt = observation.now, self.state.crew, self.state.attempt
         if crew is None:
             return
@@ -229,7 +229,7 @@ class Agent(Supervisor):
             self._line.send(LEADER, messages.encode(msgspec.structs.replace(report, now=now)))
 
     def _sight(self, observation: a.Observation) -> a.TreeSight:
-        """As the leader may see it: a bundle is there once the leader has its files."""
+        """What the leader may see: a bundle appears once the leader has its files."""
         (sight,) = observation.trees
         told = {name: getattr(observation, name) for name in a.Told.__struct_fields__}
         result = sight.evidence
@@ -251,7 +251,7 @@ class Agent(Supervisor):
         return msgspec.structs.replace(sight, evidence=None, running=running)
 
     def _copy(self) -> None:
-        """Finished saves and output as they grow; what came last before a restart, too."""
+        """Send finished saves and output as they grow, also the last ones before a restart."""
         context = self._context
         for attempt in self.state.attempts[-2:]:
             folder = context.directory.attempt(attempt.attempt)
@@ -261,7 +261,7 @@ class Agent(Supervisor):
 
 
 class Sought:
-    """A checkpoint of the leader's; a thread looks for it, as a file system may not answer."""
+    """A checkpoint of the leader's; a thread checks for it, as a file system may not answer."""
 
     def __init__(self, path: str) -> None:
         self.path, self._found = path, not path
@@ -276,7 +276,7 @@ class Sought:
 
     @property
     def sees(self) -> bool | None:
-        """None: it may come to be seen."""
+        """None: not visible yet."""
         return self._found or (None if time.monotonic() < self._until else False)
 
 

@@ -25,12 +25,12 @@ from watchdog_train.trusted_files import for_child, make_folder, remove
 from watchdog_train.whole_files import read_json, replace_json
 
 KILL_AFTER_S = 2.0
-"""From SIGTERM to SIGKILL for a child of ours past its deadline; none has state worth more."""
+"""From SIGTERM to SIGKILL for a child past its deadline; no child has state worth more."""
 GONE_WITHIN_S = 1.0
-"""From SIGKILL to the end of a child that is not inside the kernel."""
+"""From SIGKILL to the exit of a child that is not inside the kernel."""
 END_LOOK_S = 0.01
 MOST_ADOPTED = 1024
-"""Orphans whose end is remembered; a storm of them must not cost memory."""
+"""Orphans whose exit is remembered; limited, so that a storm of them costs no memory."""
 SIGKILL = 9
 if sys.platform == "win32":
     OWN_GROUP_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP
@@ -41,8 +41,6 @@ File = int | IO[bytes]
 
 
 class Child:
-    """A child of ours."""
-
     def __init__(
         self, name: str, process: subprocess.Popen[bytes], who: ProcessId, now: float
     ) -> None:
@@ -55,9 +53,9 @@ class Child:
         self.has_ended = False
         self.code: int | None = None
         self.signal: int | None = None
-        """Once it has ended, exactly one of code and signal is set."""
+        """After its exit exactly one of code and signal is set."""
         self.seconds = 0.0
-        """How long it ran; 0 as long as it does."""
+        """How long it ran; 0 while it runs."""
 
     @property
     def pid(self) -> int:
@@ -65,7 +63,7 @@ class Child:
 
 
 class ChildTable:
-    """Starts children, ends those past their deadline, collects each one's status by its pid."""
+    """Starts children, kills those past their deadline, collects exit statuses by pid."""
 
     def __init__(self, system: ProcessSystem, clock: Callable[[], float] = time.monotonic) -> None:
         self.system = system
@@ -73,7 +71,7 @@ class ChildTable:
         self._children: dict[int, Child] = {}
         self._released: list[ProcessId] = []
         self._adopted: dict[ProcessId, int] = {}
-        """How orphans ended that were given to us, the newest last."""
+        """Exit codes of adopted orphans, the newest last."""
 
     def spawn(
         self,
@@ -88,7 +86,7 @@ class ChildTable:
         stderr: File = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
     ) -> Child:
-        """Start it in a session of its own, to end by the deadline; OSError if that fails."""
+        """Start a child in its own session, with a deadline; OSError if that fails."""
         variables, descriptors = for_child()
         process = subprocess.Popen(
             list(argv),
@@ -114,16 +112,16 @@ class ChildTable:
         return tuple(self._children.values())
 
     def pids(self) -> frozenset[int]:
-        """Of all that were started here and live, those that were let go included."""
+        """Pids of all living children that were started here, released ones included."""
         alive = (who.pid for who in self._released if self.system.is_alive(who) is not False)
         return frozenset((*self._children, *alive))
 
     def end(self, child: Child) -> None:
-        """Let its deadline be now: the next polls end it."""
+        """Set the deadline to now: the next polls kill it."""
         child.deadline = self._clock()
 
     def end_all(self) -> None:
-        """End whoever still runs, before we end ourselves; waits for at most a moment."""
+        """Kill remaining children before the supervisor exits; waits for a moment at most."""
         for child in self._children.values():
             self.end(child)
         until = self._clock() + KILL_AFTER_S + GONE_WITHIN_S
@@ -132,15 +130,15 @@ class ChildTable:
             time.sleep(END_LOOK_S)
 
     def release(self, child: Child) -> None:
-        """Let it outlive us: it is neither waited for nor ended any more."""
+        """Let it outlive the supervisor: it is neither waited for nor killed."""
         self._children.pop(child.pid, None)
         self._released.append(child.identity)
         child.process.returncode = 0  # or Popen would complain about a child that still runs
 
     def poll(self, rows: Mapping[int, ProcessRow] | None = None) -> list[Child]:
-        """Children that have ended since the last poll; never blocks.
+        """Children that exited since the last poll; never blocks.
 
-        With `rows`, a sample of the processes, orphans that were given to us are reaped, too.
+        With `rows`, a sample of the processes, adopted orphans are reaped, too.
         """
         finished = []
         for child in tuple(self._children.values()):
@@ -168,7 +166,7 @@ class ChildTable:
         return finished
 
     def _is_stuck(self, child: Child) -> bool:
-        """Inside the kernel, as on a file system that does not answer: nobody waits for it."""
+        """Inside the kernel, as on a file system that does not answer; it is not waited for."""
         limit_s = KILL_AFTER_S + GONE_WITHIN_S
         return child.deadline is not None and self._clock() >= child.deadline + limit_s
 
@@ -201,7 +199,7 @@ class ChildTable:
                 self._reap(row.identity)
 
     def adopted_status(self, who: ProcessId) -> int | None:
-        """How a process ended that was given to us: its exit code, -N for signal N; else None.
+        """The exit code of an adopted process, -N for signal N; None if unknown.
 
         A training becomes our child when its keeper dies; see ProcessSystem.become_subreaper().
         """
@@ -212,7 +210,7 @@ class ChildTable:
         return self._adopted.get(who)
 
     def _reap(self, who: ProcessId) -> None:
-        """Ask for its status if it is our child and has ended; its pid is its own until then."""
+        """Reap an exited child of ours; its pid is not reused until then."""
         if sys.platform == "win32":
             return
         with suppress(ChildProcessError):
@@ -246,7 +244,7 @@ class Helper:
     """
 
     def __init__(self, children: ChildTable, name: str, folder: Path | None = None) -> None:
-        """`folder` takes question and answer; it is private, and made when it is missing."""
+        """`folder` takes question and answer; it is private, and made if missing."""
         self.children = children
         self.name = name
         self.question = (folder or Path()) / f"{name}-question.json"
@@ -257,7 +255,7 @@ class Helper:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not been seen to end."""
+        """Whether it was started and has not been seen to exit."""
         return self._child is not None and not self._child.has_ended
 
     def start(
@@ -313,7 +311,7 @@ class Helper:
                     os.close(fd)
 
     def hear(self) -> list[bytes] | None:
-        """The lines since the last call; None once it says nothing any more."""
+        """The lines since the last call; None after the end of its output."""
         try:
             data = os.read(self._output, LINE_CAP_BYTES)
         except BlockingIOError:
@@ -326,18 +324,18 @@ class Helper:
         return lines if data else None
 
     def answer(self, kind: type[Answer]) -> Answer | None:
-        """What it has answered, None without a valid answer; the files are removed."""
+        """Its answer, None without a valid one; the files are removed."""
         found = read_json(self.answer_file, kind, cap_bytes=ANSWER_CAP_BYTES)
         self._forget_files()
         return found
 
     @property
     def seconds(self) -> float:
-        """How long it ran; 0 as long as it does."""
+        """How long it ran; 0 while it runs."""
         return self._child.seconds if self._child is not None else 0.0
 
     def why_no_answer(self) -> str:
-        """Why there is none, for a person."""
+        """Why there is no answer, for a person."""
         child = self._child
         if child is None or not child.has_ended:
             return "it has not ended"
@@ -348,13 +346,13 @@ class Helper:
         return f"it failed with exit code {child.code}" if child.code else "it left no answer"
 
     def kill(self) -> None:
-        """Have it ended by the next polls of the table, and hear it no more."""
+        """Have the next polls of the table kill it, and read no more from it."""
         if self._child is not None and self.running:
             self.children.end(self._child)
         self.close()
 
     def close(self) -> None:
-        """Close our ends: one that stays ends by that."""
+        """Close our ends: a child that stays exits by that."""
         for fd in (self._stdin, self._output):
             if fd >= 0:
                 with suppress(OSError):

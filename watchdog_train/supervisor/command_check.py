@@ -18,7 +18,7 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.store.log_reading import MAX_LINE_BYTES
 
 MAX_COMMAND_BYTES = MAX_LINE_BYTES - 128 * 1024
-"""The rest of its line in the log is for the environment of a plan, and for words."""
+"""The rest of its line in the log is for a plan's environment and texts."""
 _FIND_S, _NOT_FOUND = 10.0, 9
 _FIND_MODULE = (
     "import importlib.util, sys\n"
@@ -79,7 +79,7 @@ def check_command(command: tuple[str, ...], resume_arg: str | None = None) -> No
 
 
 def _near(name: str, folders: Iterable[str]) -> str | None:
-    """A question that names a file of one of these folders with nearly this name."""
+    """A question that suggests a file of these folders with nearly this name."""
     found: set[str] = set()
     for folder in folders:
         with suppress(OSError):
@@ -89,7 +89,7 @@ def _near(name: str, folders: Iterable[str]) -> str | None:
 
 
 def _refuse_missing_target(python: str, command: tuple[str, ...]) -> None:
-    """A script or module that is not there fails the same way in every attempt."""
+    """Refuse a missing script or module: it would fail the same way in every attempt."""
     target = python_target(command)
     if target is None:
         return
@@ -110,7 +110,7 @@ def _refuse_missing_target(python: str, command: tuple[str, ...]) -> None:
 
 
 def _has_module(python: str, target: PythonTarget) -> bool:
-    """As its own interpreter says, without importing it; True where that does not answer."""
+    """Ask the interpreter of the command, without importing it; True if it does not answer."""
     top = target.name.partition(".")[0]
     try:
         asked = subprocess.run(
@@ -127,7 +127,7 @@ def _has_module(python: str, target: PythonTarget) -> bool:
 
 
 def _refuse_what_cannot_be_recorded(command: tuple[str, ...]) -> None:
-    """A restart repeats what is on record: a part of a command would train something else."""
+    """A restart repeats the recorded command, so it must fit into the record completely."""
     try:
         size = len(msgspec.json.encode((command, os.getcwd())))
     except UnicodeEncodeError as error:

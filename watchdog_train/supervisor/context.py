@@ -43,38 +43,37 @@ class Context(msgspec.Struct):
     scope: str
     cwd: str
     slot_dir: Path | None
-    """None: there is no place for heartbeats; said in the log."""
+    """None: there is no place for heartbeats, which the log says."""
     control: ControlPage | None
     staging_dir: Path
     """Local and private, for evidence before it reaches the run directory."""
     terminal: Terminal
     display: Display
     environment: dict[str, str]
-    """The user's environment, as it was when the run was started."""
+    """The user's environment at the start of the run."""
     foreground: bool = True
-    """Somebody looks: output is shown, Ctrl-C reaches us."""
+    """Output is shown, and Ctrl-C reaches us."""
     ignore_hup: bool = False
-    """nohup was meant."""
+    """Started with nohup."""
     oom_kills_before: int | None = None
     unled: JobTask | None = None
-    """Of a step that has no leader: its tasks may be a sweep, or train one world."""
+    """A step without a leader: its tasks may be a sweep, or train one world."""
     link: Link | None = None
-    """To the other tasks of a job that is led."""
+    """To the other tasks of a job that has a leader."""
     machines: Machines | None = None
-    """Of a leader: its agents."""
     keeper: LaunchedKeeper | None = None
-    """Of the present attempt, when this supervisor started it."""
+    """Keeper of the present attempt, if this supervisor started it."""
 
     ends: Ends | None = None
-    """Ours of the present attempt's streams, so that training can write on without its keeper."""
+    """Our ends of the attempt's streams, so that training can write on without its keeper."""
 
     def launched(self, keeper: LaunchedKeeper) -> None:
-        """A new attempt's keeper; the streams of the one before are closed."""
+        """A new attempt's keeper; the streams of the previous one are closed."""
         self.let_go()
         self.keeper, self.ends = keeper, keeper.ends
 
     def let_go(self) -> None:
-        """Nobody on our side takes the training's output any more."""
+        """Close our ends of the training's output."""
         if self.ends is not None:
             self.ends.close_reads()
             self.ends = None

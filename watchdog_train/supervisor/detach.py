@@ -24,7 +24,7 @@ REPORT_CAP_BYTES = 65536
 
 
 class Report(Value):
-    """What the detached supervisor tells the command that started it, once."""
+    """Sent once from the detached supervisor to the command that started it."""
 
     code: int
     words: str
@@ -49,11 +49,7 @@ def refuse_to_detach() -> None:
 
 
 def in_background(supervise: Supervise) -> Report:
-    """Run a session in a daemon, and return what it reports when it has launched something.
-
-    Raises:
-        WtrainError: the platform cannot detach.
-    """
+    """Run a session in a daemon until its first launch; WtrainError if it cannot detach."""
     refuse_to_detach()
     assert sys.platform != "win32"  # noqa: S101 - it was refused
     read_fd, write_fd = os.pipe()

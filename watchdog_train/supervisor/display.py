@@ -23,7 +23,7 @@ from watchdog_train.trusted_files import open_regular
 
 READ_BYTES = 256 * 1024
 MOST_FILES = 4
-"""Held open while somebody reads too slowly: a file in use keeps its room on the disk."""
+"""Kept open for a slow reader: an open file keeps its room on the disk."""
 
 
 class Tail:
@@ -45,7 +45,7 @@ class Tail:
         self._skipped_bytes = 0
 
     def look(self) -> None:
-        """Take hold of files that were begun since; to be called more often than they rotate."""
+        """Open files that were begun since; to be called more often than they rotate."""
         with suppress(OSError):
             self._take_hold()
         while len(self._files) > MOST_FILES:
@@ -59,11 +59,10 @@ class Tail:
 
     @property
     def holds_back(self) -> bool:
-        """Whether the keeper can begin no further file before the present one has been read."""
+        """Whether the keeper must wait until the present file has been read."""
         return self._gate >= 0 and len(self._files) > 2
 
     def read(self, limit_bytes: int) -> bytes:
-        """The next bytes, empty when there are none now."""
         if limit_bytes <= 0:
             return b""
         if not self._files:
@@ -86,7 +85,7 @@ class Tail:
         return b""
 
     def skipped_bytes(self) -> int:
-        """What was given up since the last call."""
+        """Bytes given up since the last call."""
         skipped, self._skipped_bytes = self._skipped_bytes, 0
         return skipped
 
@@ -118,7 +117,7 @@ class Tail:
             self._open_gate()
 
     def _take_hold_of_rotated(self, known: os.stat_result | None, newest: os.stat_result) -> None:
-        """Rotated since: what follows the known file, or is the first, is the rotated one."""
+        """Open the rotated file: it follows the known one, or is the first."""
         with suppress(OSError):
             between = open_regular(self._rotated)
             rotated = os.fstat(between)
@@ -138,11 +137,11 @@ STILL_S = 600.0
 ever, and a job would hold its machine."""
 TERMINAL_STILL_S = 2.0
 SAID_S = 5.0
-"""After the end, until it is said that a reader is waited for."""
+"""Time after the end of the training until the wait for a reader is reported."""
 
 
 class _Source(msgspec.Struct):
-    """One stream of one attempt, on its way to the user."""
+    """One stream of one attempt."""
 
     stream: str
     tail: Tail
@@ -152,10 +151,10 @@ class _Source(msgspec.Struct):
 
 
 class Display:
-    """The user's stdout and stderr, as long as somebody reads them."""
+    """The user's stdout and stderr, while they are read."""
 
     def __init__(self, stdout_fd: int = 1, stderr_fd: int = 2, *, raw: bool = True) -> None:
-        """`raw`: the training's output is passed on as it is."""
+        """`raw`: the training's output is passed on unchanged."""
         self._stderr = Outlet(stderr_fd)
         self._stdout = self._stderr if same_file(stdout_fd, stderr_fd) else Outlet(stdout_fd)
         self._sources: list[_Source] = []
@@ -169,7 +168,7 @@ class Display:
         self._held_at = 0.0
 
     def on_room(self, call: Callable[[], None]) -> None:
-        """Have this called, by another thread, when a reader has taken what pump() waits for."""
+        """`call` runs in another thread when a reader has taken what pump() waits for."""
         self._stdout.on_room = self._stderr.on_room = call
 
     def follow(
@@ -195,7 +194,7 @@ class Display:
 
     @property
     def holds_back(self) -> bool:
-        """Whether the keeper may have to wait, and the training in write, for a reader."""
+        """Whether keeper and training may have to wait for a reader."""
         return any(source.tail.holds_back for source in self._sources)
 
     def _drop(self, source: _Source) -> None:
@@ -203,7 +202,7 @@ class Display:
         self._sources.remove(source)
 
     def show(self, stream: str, data: bytes) -> None:
-        """What a stream of the training had before it was followed."""
+        """Show output that a stream had before it was followed."""
         self._outlet_of(stream).put(self._passed_on(stream, data))
 
     def _passed_on(self, stream: str, data: bytes) -> bytes:
@@ -216,14 +215,13 @@ class Display:
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody reads what is shown any more."""
         return self._stdout.is_dead or self._stderr.is_dead
 
     def pump(self) -> bool:
-        """Pass on what is new, as much as is taken now; whether there was anything."""
+        """Pass on new output, as much as is taken now; whether there was any."""
         moved = False
         behind: list[Outlet] = []
-        """Those with more to come of an attempt before."""
+        """Outlets with more output of an earlier attempt."""
         for source in tuple(self._sources):
             tail, outlet = source.tail, source.outlet
             if outlet.is_dead:
@@ -257,14 +255,14 @@ class Display:
         return moved
 
     def say(self, text: str) -> None:
-        """A line of our own on stderr, never in the middle of a line of the training."""
+        """Write a line of wtrain on stderr, never in the middle of a line of the training."""
         now = time.monotonic()
         self._held_at = self._held_at if self._held else now
         self._held += f"{safe(text, 'styles')}\n".encode()
         self._release(now - HELD_S)
 
     def _release(self, held_before: float) -> None:
-        """Write our lines once the training's is at its end, or has not ended since then."""
+        """Write held lines once the training's line is complete, or has not ended since then."""
         is_between = self._stderr.at_line_start
         if self._held and (is_between or self._held_at <= held_before):
             begin = b"" if is_between else b"\n"
@@ -274,7 +272,7 @@ class Display:
 
     @property
     def is_between_lines(self) -> bool:
-        """Whether a line of ours would not break one of the training."""
+        """Whether a line of wtrain would not break one of the training."""
         return self._stderr.at_line_start
 
     @property
@@ -283,19 +281,19 @@ class Display:
         return self._line.is_possible
 
     def show_status(self, text: str | None) -> None:
-        """Keep this line at the bottom of the terminal, whenever it disturbs nobody."""
+        """Keep this line at the bottom of the terminal, drawn when nothing else writes."""
         self._line.show(text, now=time.monotonic(), said_at=self._said_at)
 
     def resized(self) -> None:
-        """The terminal has another size: what was drawn may have been wrapped."""
+        """The terminal has another size: the drawn line may have been wrapped."""
         self._line.hide(resized=True)
 
     def key_pressed(self) -> None:
-        """The terminal has shown ^C or the like; on a line of its own it need not stay."""
+        """The terminal has shown ^C or the like, which needs no line of its own."""
         self._line.clear()
 
     def leave_for_now(self) -> None:
-        """The shell takes the terminal back (Ctrl-Z): nothing of ours stays on its line."""
+        """The shell takes the terminal back (Ctrl-Z): clear our line."""
         self._line.hide()
         self._stderr.wait_empty(LEAVE_S)
 
@@ -325,9 +323,9 @@ class Display:
                 outlet.wait_empty(min(left_s, DRAIN_STEP_S))
 
     def deliver(self, log: Path) -> None:
-        """After the end: show all that is left, as long as its readers take some of it.
+        """After the end: show the rest, as long as its readers take some of it.
 
-        Whoever does not wait is told the path of `log`.
+        Readers that are given up are pointed to the path of `log`.
         """
         say_at: float | None = time.monotonic() + SAID_S
         try:
@@ -341,7 +339,7 @@ class Display:
             self._give_up(math.inf, log)
 
     def _give_up(self, now: float, log: Path) -> None:
-        """Those readers that have taken nothing for too long by now."""
+        """Give up readers that have taken nothing for too long."""
         for name, outlet in (("stdout", self._stdout), ("stderr", self._stderr)):
             limit_s = TERMINAL_STILL_S if outlet.is_terminal else STILL_S
             if outlet.is_empty() or now - outlet.took_at < limit_s:
@@ -352,13 +350,13 @@ class Display:
                 self.say(f"wtrain: {what} and gets no more; logs: {log}")
 
     def close(self) -> None:
-        """Let go of the files; what waits for a terminal is left to its thread."""
+        """Close the files; output waiting for a terminal stays with its thread."""
         for source in tuple(self._sources):
             self._drop(source)
 
 
 def wants_colour(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """NO_COLOR, then FORCE_COLOR, then whether a terminal that can is there."""
+    """NO_COLOR, then FORCE_COLOR, then whether the terminal can show colours."""
     if environ.get("NO_COLOR"):
         return False
     if environ.get("FORCE_COLOR", "0") not in ("", "0"):

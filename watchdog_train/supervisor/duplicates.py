@@ -28,27 +28,25 @@ JOB_VARIABLES = (
     "WTRAIN_JOB",
     *TASK_VARIABLES,
 )
-"""Of jobs and arrays, and of the tasks of a job."""
+"""Set for jobs, arrays and tasks of a job."""
 _DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 DISTINGUISHING = (*_DEVICES, *JOB_VARIABLES)
 
 
 def training_key(command: tuple[str, ...], cwd: str, environment: Mapping[str, str]) -> str:
-    """The same for the same training, safe to store: a digest, not the words."""
+    """The same for the same training; a digest, so safe to store."""
     parts = [*command, "", cwd, *(f"{name}={environment.get(name)}" for name in DISTINGUISHING)]
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 class Twins(Value):
-    """Live runs of the same training."""
-
     supervised: tuple[LiveRun, ...] = ()
     unwatched: tuple[LiveRun, ...] = ()
-    """Their supervisor is gone, and a process of them lives."""
+    """The supervisor is dead, and a process of the run lives."""
 
 
 def find_twins(key: str, live: Iterable[LiveRun], system: ProcessSystem) -> Twins:
-    """The runs of this training among those that are listed; one of which nothing lives is none."""
+    """Live runs of this training; a run without a living process does not count."""
     found = [run for run in live if run.training_key == key]
     return Twins(
         supervised=tuple(run for run in found if run.supervised is not False),
@@ -89,7 +87,7 @@ def refuse_twins(twins: Twins, *, unwatched: bool = False) -> None:
 
 
 def ancestors(rows: Mapping[int, ProcessRow]) -> list[int]:
-    """Ourselves and who is above us, from below."""
+    """This process and its parents, from below."""
     found, pid = list[int](), os.getpid()
     while pid in rows and pid not in found:
         found.append(pid)

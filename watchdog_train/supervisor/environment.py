@@ -37,19 +37,17 @@ _OF_THE_SESSION = re.compile(
     r"SSH_|XDG_(?:RUNTIME|SESSION|VTNR|SEAT)|DBUS_|DISPLAY\Z|WAYLAND_|XAUTHORITY\Z|TMUX|STY\Z|TERM|"
     r"COLORTERM|WINDOWID|SHLVL\Z|OLDPWD\Z|_\Z|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_"
 )
-"""Variables of one login: those of an earlier one name what is gone."""
+"""Variables of one login: those of an earlier one name things that are gone."""
 
 
 class KeptEnvironment(Value):
-    """The user's environment as a run had it."""
-
     variables: dict[str, str]
     secrets: tuple[str, ...]
     """Names of variables whose values are written nowhere."""
 
 
 class EnvironmentAgain(Value):
-    """The environment of a run, for one more attempt of it from another shell."""
+    """The environment for one more attempt of a run from another shell."""
 
     variables: dict[str, str]
     missing: tuple[str, ...] = ()
@@ -59,7 +57,7 @@ class EnvironmentAgain(Value):
 
 
 def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) -> None:
-    """Write down what the run has; OSError if the file cannot be written."""
+    """Record the run's environment; OSError if the file cannot be written."""
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
     before = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
     # One that a restart went without is lacking still.
@@ -128,9 +126,9 @@ def _is_text(value: str) -> bool:
 def training_environment(
     context: Context, plan: Plan, token: str, *, unkept: bool = False
 ) -> dict[str, str]:
-    """The user's environment, the plan's changes to it, and what the client reads.
+    """The user's environment, the plan's changes to it, and the client's variables.
 
-    `unkept`: of a training that began again instead of resuming: it will be stopped.
+    `unkept`: for a training that began again instead of resuming: it will be stopped.
     """
     run = context.directory
     heartbeat_every = context.policy.output.heartbeat_every

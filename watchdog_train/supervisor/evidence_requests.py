@@ -27,22 +27,20 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.trusted_files import names
 
 MOST_ENDED = 64
-"""Ranks that have ended and are listed in a bundle."""
+"""Exited ranks listed in a bundle."""
 VANISHED_S = 20.0
 """Before the last progress: batches that were ready are used up first."""
 STREAM_FILES = ("output.log", "stdout.log", "stderr.log")
 
 
 class EvidenceRequests(msgspec.Struct, frozen=True):
-    """Of one run at one moment."""
-
     context: Context
     state: State
     sight: a.TreeSight
     gpu_seen: GpuSeen
 
     def of(self, action: a.StartLook | a.StartEvidence) -> EvidenceRequest:
-        """For a look at a suspicion, or for a bundle."""
+        """For a stack sample of a suspicion, or for a bundle."""
         context, sight, verdict = self.context, self.sight, action.verdict
         policy = context.policy
         mode: Literal["look", "full"] = "look"
@@ -99,15 +97,15 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         )
 
     def _ended(self) -> tuple[RankEnd, ...]:
-        """Without those of earlier failures that the script itself has made good."""
+        """Without earlier failures that the script itself has recovered from."""
         behind = self.sight.exit.behind if self.sight.exit is not None else None
         ends = missing_ranks(self.sight.sample)
         return ends if behind is None else tuple(end for end in ends if end.at >= behind.at)
 
     def _vanished(self, age_s: float, why: BundleWhy) -> tuple[RankEnd, ...]:
-        """Helpers that ended badly since the last progress, or shortly before it.
+        """Helpers that failed since the last progress, or shortly before it.
 
-        After a crash also those that may have: its traceback may be in the output.
+        After a crash also those that may have: the traceback may be in the output.
         """
         since = self.sight.sample.at - age_s - VANISHED_S
         return tuple(
@@ -117,7 +115,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         )
 
     def _as_known(self, end: RankEnd) -> RankEnd:
-        """Of a rank that is the root its keeper knows more than we could see of a stranger's."""
+        """For the root rank the keeper's record is more exact than what we can observe."""
         tree, told = self.state.tree(self.sight.host), self.sight.exit
         is_root = tree is not None and end.identity == tree.root
         if told is None or not is_root or (end.code, end.signal) != (None, None):
@@ -125,7 +123,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(end, code=told.code, signal=told.signal)
 
     def _what_follows(self, why: BundleWhy) -> tuple[str, ...]:
-        """For the reader of a bundle: what its supervisor does next."""
+        """What the supervisor does next, for the reader of a bundle."""
         recovery = self.context.policy.recovery
         if why == "manual":
             return ("nothing: the evidence was asked for, the training goes on",)
@@ -141,7 +139,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
 
 
 def kills(why: BundleWhy, recovery: Recovery) -> bool:
-    """Whether all processes are killed after this evidence was taken, whatever it says."""
+    """Whether all processes are killed after this evidence, regardless of its result."""
     reports = recovery.observe or (why == "stall" and recovery.on_stall == "report")
     return why != "manual" and not reports
 
@@ -157,7 +155,7 @@ def _number(state: State) -> int:
 
 
 def _uses(sample: Sample) -> dict[int, GpuUse]:
-    """Of each rank; in a container the job's, where there is one rank alone."""
+    """Of each rank; in a container that of the job, if there is only one rank."""
     ranks = [each for each in sample.members if each.member.role == "rank"]
     if len(ranks) == 1 and sample.gpu is not None:
         return {ranks[0].member.pid: sample.gpu}

@@ -23,7 +23,7 @@ from watchdog_train.trusted_files import read_regular
 
 MPI_STARTERS = ("hydra_pmi_proxy", "pmi_proxy", "mpiexec", "mpirun", "prterun", "prted", "orted")
 TORCH: Final = ("wtrain", "torchrun", "torch")
-"""Who starts tasks under these names means one world; a step of Slurm or MPI may be a sweep."""
+"""Tasks that these start form one world; a step of Slurm or MPI may be a sweep."""
 
 
 def own_task(
@@ -32,11 +32,7 @@ def own_task(
     settings: Job,
     launcher: Launcher | None,
 ) -> JobTask | None:
-    """The task of a job that this new run is; None when it is none.
-
-    Raises:
-        WtrainError: which node this is cannot be told, or where the nodes meet.
-    """
+    """The task of a job that this new run is, or None; WtrainError: node or address is unknown."""
     if settings.coordination is not None:
         try:
             address_of(settings.coordination)
@@ -56,14 +52,14 @@ def own_task(
 
 
 def environment_of(task: JobTask | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with the number of this node, which tells two on one machine apart."""
+    """The environment with the number of this node, which separates two on one machine."""
     if task is None or task.kind != "node":
         return dict(environment)
     return {**environment, "WTRAIN_NODE": str(task.task)}
 
 
 def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str | None:
-    """The nearest process above us that starts MPI tasks: for those, the job has no other name."""
+    """The nearest parent process that starts MPI tasks: such a job has no other name."""
     if not is_part_of_more(environment) or not {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"} & set(
         environment
     ):
@@ -74,7 +70,7 @@ def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str |
 
 
 def of_agent(policy: Policy) -> Policy:
-    """The settings of an agent: its leader tells the world."""
+    """The settings of an agent: its leader reports for all."""
     return msgspec.structs.replace(policy, notify=Notify(), metrics=Metrics())
 
 
@@ -93,7 +89,7 @@ MOST_BRACKETS = 200
 
 
 def launcher_of(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -> Launcher | None:
-    """What starts the ranks of this command; None where it and its shell script do not tell."""
+    """What starts the ranks of this command; None if it and its shell script do not show it."""
     found = find(argv) or _in_script(argv, Path(cwd))
     if found is None:
         return None
@@ -104,14 +100,14 @@ def launcher_of(argv: Sequence[str], environment: Mapping[str, str], cwd: str) -
 
 
 def _in_script(argv: Sequence[str], cwd: Path) -> Found | None:
-    """What `bash run.sh` starts; what is not certain from its text alone is left as it is."""
+    """What `bash run.sh` starts; ignored unless certain from its text alone."""
     named = shell_file(argv)
     text = _text(cwd / named, SCRIPT_CAP_BYTES) if named is not None else None
     return None if text is None else find(("sh", "-c", text.decode("utf-8", "replace")))
 
 
 def _text(path: Path, cap_bytes: int) -> bytes | None:
-    """A whole file; None where it cannot be read or is too long."""
+    """A complete file; None if it is unreadable or too long."""
     with suppress(ValueError):  # a NUL in its name
         found = read_regular(path, cap_bytes + 1, follow=True)
         return found[0] if found is not None and found[1] <= cap_bytes else None
@@ -121,7 +117,7 @@ def _text(path: Path, cap_bytes: int) -> bytes | None:
 def _accelerate_config(
     found: Found, environment: Mapping[str, str], cwd: Path
 ) -> dict[str, Any] | None:
-    """The settings that `accelerate launch` takes as defaults; None when they cannot be read.
+    """The defaults of `accelerate launch`; None if they cannot be read.
 
     Which file it is: accelerate 1.15, accelerate/commands/config/config_args.py; without
     --config_file, --cpu leaves the default file unread.

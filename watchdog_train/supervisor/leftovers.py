@@ -37,12 +37,10 @@ from watchdog_train.trusted_files import is_own
 Kind = Literal["process", "training", "slots", "memory", "lock", "entry", "run"]
 
 FRESH_S = 60.0
-"""What was made so recently may belong to a run that is being started."""
+"""Younger files may belong to a run that is being started."""
 
 
 class Leftover(Value):
-    """One thing, and why it is held to be left over."""
-
     kind: Kind
     what: str
     """A path, a name in shared memory, or `pid N`."""
@@ -73,7 +71,7 @@ def find_leftovers(
     keep_last: int | None,
     older_than_s: float | None,
 ) -> tuple[Leftover, ...]:
-    """Everything on this machine that is left over, processes first; old runs of `runs_dir`.
+    """Everything left over on this machine, processes first; old runs of `runs_dir`.
 
     Ended runs count as old beyond the `keep_last` newest, or after `older_than_s`; None: no limit.
     """
@@ -139,7 +137,7 @@ def _folders(machine: Machine) -> Iterable[Leftover]:
 
 
 def _links(folder: Path) -> Iterable[Leftover]:
-    """Where leaders of jobs listened to agents of this machine; a living one holds its folder."""
+    """Folders of leaders that listened to agents of this machine; a living one holds its folder."""
     for name in names_in(folder):
         path = folder / name
         with suppress(OSError):
@@ -194,7 +192,7 @@ def _folder(machine: Machine, path: Path, run_id: str, kind: Kind) -> Iterable[L
 
 
 def _shared_memory(machine: Machine, system: ProcessSystem) -> Iterable[Leftover]:
-    """Tensors that a recorded process of ours has shared, and that nobody has mapped."""
+    """Shared tensors of recorded processes that no process maps."""
     if machine.mapped is None:
         return
     alive = {row.pid for row in system.all_processes().values()}
@@ -216,7 +214,7 @@ def _locks(machine: Machine) -> Iterable[Leftover]:
 
 
 def _entries(machine: Machine) -> Iterable[Leftover]:
-    """Runs whose supervisor was killed between its last word and the tidying up."""
+    """Runs whose supervisor was killed between its last event and the cleanup."""
     for run in registry.live_runs():
         over = run.run_id in machine.finished and run.run_id not in machine.held
         if over and not machine.living.get(run.run_id):
@@ -254,7 +252,7 @@ def _age_s(run: RunDirectory) -> float | None:
 
 
 def remove(leftover: Leftover, system: ProcessSystem, *, within_s: float = 5.0) -> str | None:
-    """Take one thing away; why it could not be, None when it is gone."""
+    """Remove one leftover; None, or why it could not be removed."""
     if not leftover.removable:
         return "it is only listed"
     if leftover.process is not None:
@@ -290,7 +288,7 @@ def _end(who: ProcessId, system: ProcessSystem, within_s: float) -> str | None:
 
 
 RUNS_READ = 200
-"""Logs of this place that are read for the processes they recorded; newest first."""
+"""Logs of this place that are read for their recorded processes; newest first."""
 
 
 class Machine(Value):
@@ -301,14 +299,12 @@ class Machine(Value):
 
     runs: tuple[RunDirectory, ...]
     recorded: Mapping[ProcessId, str]
-    """Every process that a log recorded as a member, with its run."""
     finished: frozenset[str]
     held: frozenset[str]
-    """Runs that a living supervisor holds."""
     mapped: str | None
     """See mapped_names()."""
     left: Mapping[ProcessId, str]
-    """What the runs left running on purpose; not among the living ones."""
+    """What the runs left running on purpose; not in `living`."""
     living: Mapping[str, tuple[ProcessId, ...]]
     """By run id: processes that carry its token, started under this boot."""
 

@@ -35,24 +35,23 @@ if TYPE_CHECKING:
 REQUESTS_EVERY_S = 0.5
 LONGEST_PAUSE_S = 1.0
 MOST_REST_S = 2.0
-"""A request is a file that wakes nobody."""
+"""Maximum wait for a request, which is a file that wakes no loop."""
 UNTOLD_PAUSE_S = 0.5
-"""The same of an adopted run, whose keeper wakes nobody."""
+"""The same of an adopted run, whose keeper sends no wake-ups."""
 GATHER_S = 0.05
-"""Output is gathered so long: one wake-up a line would cost a percent of a core for ten lines/s."""
+"""How long output is collected: a wake-up per line costs 1 % of a core for ten lines/s."""
 HEAR_S, HEAR_TURNS = 0.2, 4
-"""Words of agents are gathered for at most so long: for four times as long as the turn before took,
-as each turn looks at all machines."""
+"""Messages of agents are collected for HEAR_S at most, or for HEAR_TURNS times the last turn,
+as each turn reads all machines.
+"""
 HEAR_EVERY_S = 0.02
 MOST_HEAR_S = 2.0
-"""While a socket is full: who decides by what was said ten seconds ago takes all for silent."""
+"""While a socket is full: decisions on messages ten seconds old would take all for silent."""
 DRAIN_S = 2.0
 VITALS_EVERY_S = 1.0
 
 
 class Supervisor:
-    """Drives one run until it is finished."""
-
     def __init__(self, context: Context, state: State) -> None:
         self._context = context
         self.state = state
@@ -65,7 +64,7 @@ class Supervisor:
         self._progress_line = ProgressLine(context.policy.output, context.display)
         self._outbox = Outbox(effects_wanted(context), context.children)
         self._vitals: tuple[float, object] = (float("-inf"), None)
-        """When the control page was written last, and the stage that was written."""
+        """Time and stage of the last write to the control page."""
         self._requests_at = self._turn_at = 0.0
         self._log_was_behind = False
         self._trace_is_lacking = False
@@ -75,11 +74,10 @@ class Supervisor:
 
     @property
     def speaks(self) -> bool:
-        """Whether it tells the user what happens."""
+        """Whether it prints events for the user."""
         return True
 
     def record(self, event: e.AnyEvent) -> None:
-        """Append, fold, tell."""
         context = self._context
         attempt = self.state.attempt
         number = attempt.attempt if attempt is not None else 0
@@ -121,7 +119,6 @@ class Supervisor:
             self.on_launched()
 
     def run(self) -> None:
-        """The loop, until the run is finished."""
         while not self.state.finished:
             for number in self._context.signals.take():
                 self._on_signal(signals.Signals(number))
@@ -162,10 +159,10 @@ class Supervisor:
         return told or decide(observation, self.state, self._context.policy, self._context.remedies)
 
     def _tell_vitals(self, observation: Observation | None = None) -> None:
-        """Say on the control page, if there is one, that the loop turns, and where the run is.
+        """Report on the control page that the loop turns, and the stage of the run.
 
-        Once a second, and at once when the run is in another state. Must not open or make a file:
-        full memory or a disk that hangs would look like our end.
+        Once a second, and at once for another state. Must not open or make a file: full memory or a
+        hanging disk would look like our death.
         """
         context, state, me = self._context, self.state, self.state.supervisor
         attempt = state.attempt
@@ -199,7 +196,7 @@ class Supervisor:
         self._observer.requests.append(request)
 
     def _pause(self, until: float, rests_until: float) -> None:
-        """Until something has happened, or so long; output is passed on without a turn."""
+        """Wait for an event or the time limit; output is passed on without a turn."""
         context, keeper = self._context, self._context.keeper
         signalled = [context.signals.wakeup_fd]
         line = [self._link.fileno()] if self._link is not None and self._link.fileno() >= 0 else []
@@ -226,7 +223,7 @@ class Supervisor:
             ready(signalled, (), min(GATHER_S, left_s))
 
     def _gather(self, link: Link, for_s: float) -> None:
-        """Read what agents say, so long or to a signal: a socket holds a part of a turn's words."""
+        """Read messages of agents until a limit or signal: a socket holds only part of a turn's."""
         clock, signalled = self._context.system.monotonic, [self._context.signals.wakeup_fd]
         now = clock()
         until = now + for_s

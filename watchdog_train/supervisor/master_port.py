@@ -19,7 +19,7 @@ PORT_VARIABLE, ADDRESS_VARIABLE = "MASTER_PORT", "MASTER_ADDR"
 
 
 class NextPort:
-    """The port of the next attempt, whatever its ranks need one for."""
+    """The port of the next attempt, for any kind of rank that needs one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -28,7 +28,7 @@ class NextPort:
         """An attempt, and the port found for it."""
 
     def port(self, state: State) -> int | None:
-        """A port for the next attempt; None where the last one's is as good, or not ours to say."""
+        """A port for the next attempt; None if the last one is usable, or not ours to choose."""
         across, attempt = across_of(state), state.attempt
         if state.finished:
             return None
@@ -41,10 +41,7 @@ class NextPort:
         return self._of_ranks.replacement()
 
     def _port_of_nodes(self, first: int | None, attempt: int) -> int | None:
-        """For the torchruns of all nodes: the next after the first one, else any that is free.
-
-        It is looked for on the leader's machine.
-        """
+        """For the torchruns of all nodes: one after `first`, else any free port."""
         if self._of_nodes[0] != attempt or not _can_listen(self._of_nodes[1]):
             port = port_of(first, attempt) if first is not None else None
             if port is None or not _can_listen(port):
@@ -71,7 +68,7 @@ class MasterPort:
         self._other: int | None = None
 
     def replacement(self) -> int | None:
-        """A free port when the one that is set is taken; None while it is free, or not ours."""
+        """A free port if the one that is set is taken; None while it is free, or not ours."""
         if not self.is_ours or _can_listen(self.port):
             self._other = None
             return None
@@ -98,12 +95,10 @@ def _free_port() -> int | None:
 
 
 def _bind(port: int) -> socket.socket:
-    """It does not listen: nobody can connect, not for a moment.
+    """Bound but not listening: no process can connect, not even for a moment.
 
-    With SO_REUSEADDR: connections of the last attempt that are only closing are in no way.
-
-    Raises:
-        OSError: it is taken, or the system has no such sockets.
+    With SO_REUSEADDR, so that closing connections of the last attempt do not matter. OSError:
+    it is taken, or the system has no such sockets.
     """
     both = socket.has_dualstack_ipv6()
     found = socket.socket(socket.AF_INET6 if both else socket.AF_INET)

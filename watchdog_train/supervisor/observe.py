@@ -39,8 +39,6 @@ from watchdog_train.trusted_files import names
 
 
 class Assessor:
-    """The memory of one attempt's looks."""
-
     def __init__(self, context: Context, now: float) -> None:
         self._context = context
         self._part_of_more = is_part_of_more(context.environment)
@@ -48,10 +46,10 @@ class Assessor:
         self.begin(State(), now)
         self.signs = Signs()
         self.busy_at = now
-        """When the processes were last seen to work."""
+        """When the processes last worked."""
 
     def begin(self, state: State, now: float) -> None:
-        """Another attempt: phases and totals start anew; what was said of the run stays said."""
+        """Another attempt: phases and totals start again; what is known of the run stays."""
         self.track = tracks.new_track(now)
         self.pace = paces.Pace()
         self.standing = stragglers.Standing(open=state.straggler)
@@ -59,7 +57,7 @@ class Assessor:
         self.verdict = Verdict(kind="alive")
 
     def lengthen(self, phase: Phase) -> None:
-        """A stall recovered by itself: that phase gets longer budgets from now on."""
+        """A stall recovered by itself: that phase gets longer limits from now on."""
         self.track = tracks.lengthen(self.track, phase)
 
     def advance(
@@ -71,7 +69,7 @@ class Assessor:
         *,
         all_heard: bool = True,
     ) -> None:
-        """One look more; `saves` while there is a training that saves."""
+        """Assess one more sample; `saves` while there is a training that saves."""
         context = self._context
         detection = context.policy.detection
         self.track = tracks.advance(self.track, sample, detection)
@@ -93,7 +91,7 @@ class Assessor:
         )
 
     def _elsewhere_quiet(self, state: State, *, all_heard: bool) -> bool:
-        """Whether no rank of the world works where we do not look, as far as is known."""
+        """Whether no rank of another machine works, as far as is known."""
         if state.crew is not None:
             return all_heard
         nodes = state.launcher.nodes if state.launcher is not None else 1
@@ -101,16 +99,16 @@ class Assessor:
 
 
 CALM_S = 120.0
-"""After so long in which every look found progress, looks are twice as far apart."""
+"""After such a time with progress in every sample, samples are half as frequent."""
 QUICK_LOOK_S = 0.01
-"""Between looks while something is being started or brought down, where looking is cheap."""
+"""Between samples while something is being started or stopped; samples are cheap then."""
 QUICK_LOOK_SHARE = 0.2
-"""Of a core, for quick looks: among thousands of processes one may take 100 ms."""
+"""Of a core, for quick samples: among thousands of processes one may take 100 ms."""
 SAVES_CAP = 1000
 
 
 class Observer:
-    """Makes observations; remembers only what one attempt needs."""
+    """Makes observations; keeps only what one attempt needs."""
 
     def __init__(self, context: Context, hands: tuple[Hands, ...]) -> None:
         self._context = context
@@ -128,31 +126,30 @@ class Observer:
         self._ends_heard = self._looks_heard = 0
         self._blind: str | None = None
         self._blind_since = 0.0
-        """Since the look that could not be had."""
+        """Since the first sample that failed."""
         self._calm_since = 0.0
-        """Since the newest look that found no progress."""
+        """Since the newest sample without progress."""
         self._trace: TraceWriter | None = None
         self.requests: deque[Request] = deque()
         self._next_port = NextPort(context.environment)
         self._saves = SavesSeen(context)
 
     def could_not_start(self, why: str, now: float) -> None:
-        """What a restart needs could not be started just now."""
         self._room.met(why, now)
 
     def lengthen(self, state: State, stall_id: str) -> None:
-        """A stall recovered by itself: that phase gets longer budgets from now on."""
+        """A stall recovered by itself: that phase gets longer limits from now on."""
         stall = state.stall(stall_id)
         if stall is not None:
             self._assessor.lengthen(stall.phase)
 
     def sample_by(self, moment: float) -> None:
-        """Look at the processes then, if not before."""
+        """Take the next sample at that time, if not before."""
         self._next_look = min(self._next_look, moment)
 
     @property
     def rests_until(self) -> float:
-        """The next look, while every look of two minutes has found progress; else 0."""
+        """The next sample, while every one of two minutes has found progress; else 0."""
         return self._next_look if self._is_calm else 0.0
 
     @property
@@ -253,7 +250,7 @@ class Observer:
         return next((hold for hold in holds if not hold.is_free), holds[0] if holds else None)
 
     def _follow(self, state: State, now: float) -> None:
-        """Forget the last attempt when a new one begins: phases and totals start anew."""
+        """Forget the last attempt when a new one begins: phases and totals start again."""
         attempt = state.attempt
         number = attempt.attempt if attempt is not None else 0
         if number == self._attempt:
@@ -269,7 +266,7 @@ class Observer:
         self._saves.forget()
 
     def _sights(self) -> tuple[TreeSight, ...]:
-        """Worked out once: of a thousand machines they cost more than all the rest."""
+        """Computed once: for a thousand machines they cost more than all the rest."""
         return tuple(each.sight for each in self._hands)
 
     def _look(self, state: State, attempt: AttemptRecord, now: float) -> tuple[TreeSight, ...]:
@@ -302,21 +299,21 @@ class Observer:
         return sights
 
     def _hear_looks(self, sights: tuple[TreeSight, ...], now: float) -> None:
-        """What a look has found counts together with a sample of the processes after it."""
+        """Results of a stack sample count together with a sample of the processes after it."""
         looks = sum(sight.look is not None for sight in sights)
         if looks > self._looks_heard:
             self.sample_by(now)
         self._looks_heard = looks
 
     def _hear_ends(self, sights: tuple[TreeSight, ...]) -> None:
-        """Once a machine: what its training has written between the last look and its end."""
+        """Once a machine: what its training has written between the last sample and its exit."""
         ends = sum(sight.exit is not None for sight in sights)
         if ends > self._ends_heard:
             self._side_files.look_once_more()
         self._ends_heard = ends
 
     def _keep(self, state: State, attempt: AttemptRecord) -> None:
-        """Add this look to the trace."""
+        """Add this sample to the trace."""
         context = self._context
         if not attempt.launched:
             return
@@ -337,7 +334,7 @@ class Observer:
 
 
 def _lacking(sights: tuple[TreeSight, ...], what: Callable[[Told], str | None]) -> str | None:
-    """Of the first machine that lacks it; another one than this is named."""
+    """Of the first machine that has the problem; another machine than this is named."""
     lacking = ((sight.host, what(sight.told)) for sight in sights)
     found = (f"{host}: {text}" if host else text for host, text in lacking if text)
     return next(found, None)
@@ -350,7 +347,7 @@ def _waits_for_launch(state: State) -> bool:
 
 
 def is_hurried(state: State) -> bool:
-    """Whether something is being started or brought down."""
+    """Whether something is being started or stopped."""
     attempt = state.attempt
     if attempt is None or attempt.tree_gone:
         return False

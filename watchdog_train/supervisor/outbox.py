@@ -36,9 +36,9 @@ from watchdog_train.supervisor.context import Context
 from watchdog_train.supervisor.status_files import Effect, ReportPage, files_wanted
 
 MOST_WAITING = 20
-"""Messages, and events for commands. The oldest of more is left out, and the log says so."""
+"""Messages, and events for commands. The oldest beyond that is left out, and the log says so."""
 RETRY_FIRST_S, RETRY_MOST_S = 60.0, 900.0
-"""After each failure in a row twice as long: a network that is away at night comes back."""
+"""Doubled after each failure in a row: a network that is away at night comes back."""
 CHILD_S = 15.0
 LAST_S = 16.0
 """At the end of a run, for a message on its way and for the last one: the exit code waits."""
@@ -51,23 +51,23 @@ Item = TypeVar("Item")
 class Queue(msgspec.Struct, Generic[Item]):
     """Items for one helper process, oldest first. Times come from the caller.
 
-    Nothing is lost while the run lives, but the oldest of more than MOST_WAITING, which are
-    counted. What failed may have arrived all the same, and then arrives twice.
+    Nothing is lost while the run lives, except the oldest beyond MOST_WAITING, which are counted.
+    A failed delivery may have arrived all the same, and then arrives twice.
     """
 
     at_once: int = MOST_WAITING
     every_s: float = 0.0
-    """Between two deliveries; a hurried item does not wait."""
+    """Between two deliveries; an urgent item does not wait."""
     waiting: list[Item] = []
     on_the_way: tuple[Item, ...] = ()
     left_out: int = 0
     left_out_told: int = 0
-    """Of those left out: what the delivery on the way says."""
+    """Of those left out: the number that the delivery on the way reports."""
     failures: int = 0
     """In a row."""
     not_before_s: float = float("-inf")
     hurried: bool = False
-    """An item that hurries has come since the last delivery began."""
+    """An urgent item has come since the last delivery began."""
 
     def keep(self, item: Item, *, hurries: bool = False) -> list[Item]:
         """Add an item; returns the items that are left out for it."""
@@ -77,11 +77,10 @@ class Queue(msgspec.Struct, Generic[Item]):
         return self._cap()
 
     def is_due(self, now_s: float) -> bool:
-        """Whether there is something to deliver, and its time has come."""
         return bool(self.waiting) and not self.on_the_way and now_s >= self.not_before_s
 
     def take(self, now_s: float) -> tuple[Item, ...]:
-        """What is delivered now; to be answered by arrived() or failed()."""
+        """The items delivered now; to be answered by arrived() or failed()."""
         self.on_the_way = tuple(self.waiting[: self.at_once])
         del self.waiting[: self.at_once]
         self.left_out_told, self.hurried = self.left_out, False
@@ -141,16 +140,16 @@ class Delivery(Effect, Generic[Item]):
             yield from self._settle(said(f"no answer within {self.last_s:.0f} s"))
 
     def _begin(self, state: State) -> Iterator[e.AnyEvent]:
-        """Start the helper with what is on the way; OSError if it cannot be started."""
+        """Start the helper with the delivery on the way; OSError if it cannot be started."""
         raise NotImplementedError
 
     def _settle(self, problem: Why | None = None) -> Iterator[e.AnyEvent]:
-        """Record what became of it: a problem, or what the helper has answered."""
+        """Record a problem, or the helper's answer."""
         raise NotImplementedError
 
 
 class Channel(Delivery[News]):
-    """Messages to one URL; an answer that was lost makes one arrive twice."""
+    """Messages to one URL; if an answer is lost, a message arrives twice."""
 
     last_s = LAST_S
 
@@ -201,7 +200,6 @@ class Channel(Delivery[News]):
 
 
 def text_of(queue: Queue[News]) -> str:
-    """The body of the message on the way."""
     lines = [each.line for each in queue.on_the_way]
     if queue.left_out_told:
         lines.insert(0, f"({queue.left_out_told} earlier messages are left out)")
@@ -209,7 +207,7 @@ def text_of(queue: Queue[News]) -> str:
 
 
 def known_urls(urls: Sequence[str], environment: Mapping[str, str], *, cwd: str) -> tuple[str, ...]:
-    """The URLs of a run; one that is resumed has them from the environment or wtrain.yaml again."""
+    """The URLs of a run; a resumed run reads them from the environment or wtrain.yaml again."""
     known = tuple(url for url in urls if not url.endswith(HIDDEN_URL))
     if urls and not known:
         known = tuple(environment.get("WTRAIN_NOTIFY", "").split())
@@ -220,8 +218,6 @@ def known_urls(urls: Sequence[str], environment: Mapping[str, str], *, cwd: str)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The commands for one event."""
-
     attempt: int
     order: CommandOrder
 
@@ -308,14 +304,14 @@ def order_for(
 
 
 def environment_for(environment: Mapping[str, str]) -> dict[str, str]:
-    """The user's own, which a command may need secrets of."""
+    """The user's own, as a command may need secrets of it."""
     return {name: value for name, value in environment.items() if name not in OURS}
 
 
 def run_before_restart(
     context: Context, action: RunCommands, state: State
 ) -> Iterator[e.CommandsStarting]:
-    """Start what a restart waits for; the answer is an observation."""
+    """Start the commands that a restart waits for; the answer is an observation."""
     number, data = action.plan.attempt, {"plan": with_text(action.plan)}
     yield e.CommandsStarting(for_event=BEFORE_RESTART, for_attempt=number, numbers=action.commands)
     order = order_for(BEFORE_RESTART, data, state, policy=context.policy, message=None)
@@ -323,7 +319,7 @@ def run_before_restart(
 
 
 def effects_wanted(context: Context) -> list[Effect]:
-    """What this run does on the side, in the order in which its end waits for it."""
+    """Side effects of this run, in the order in which its end waits for them."""
     notify, children = context.policy.notify, context.children
     urls = known_urls(notify.urls, context.environment, cwd=context.cwd)
     if notify.urls and not urls:
@@ -346,8 +342,6 @@ def effects_wanted(context: Context) -> list[Effect]:
 
 
 class Outbox:
-    """The side effects of one run."""
-
     def __init__(self, effects: Sequence[Effect], children: ChildTable) -> None:
         self._effects, self._children = effects, children
 
@@ -357,13 +351,13 @@ class Outbox:
             effect.follow(event, state)
 
     def poll(self, state: State, observation: Observation) -> Iterator[e.AnyEvent]:
-        """Record what became of effects, and begin those that are due; returns at once."""
+        """Record results of effects, and begin those that are due; returns at once."""
         for effect in self._effects:
             effect.look(state, observation)
             yield from effect.poll(state)
 
     def finish(self, state: Callable[[], State]) -> Iterator[e.AnyEvent]:
-        """At the end of the run, wait for each, as long as it may take; the others go on."""
+        """At the end of the run, wait for each within its limit, while the others continue."""
         began = time.monotonic()
         for effect in self._effects:
             effect.end(state())

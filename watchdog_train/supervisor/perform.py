@@ -36,8 +36,9 @@ from watchdog_train.supervisor.tasks import Tasks
 from watchdog_train.system.protocol import PASSING
 
 SURVEY_S, SURVEY_AGAIN_S = 60.0, 180.0
-"""Deadline of a scan of checkpoints, and of the next one after it failed; reading whole files gets
-half of it, so that an answer always comes."""
+"""Limits of a scan of checkpoints, and of the next one after it failed; reading complete files
+gets half of it, so that an answer always comes.
+"""
 JOINT_S = 10.0
 """For reading the bundles of all tasks; on a busy machine most of it is the start of Python."""
 AROUND_KILL_S = 10.0
@@ -45,8 +46,6 @@ AROUND_KILL_S = 10.0
 
 
 class Performer:
-    """Performs actions for one run."""
-
     def __init__(self, context: Context, observer: Observer, hands: tuple[Hands, ...]) -> None:
         self._context = context
         self._hands = {each.host: each for each in hands}
@@ -59,7 +58,7 @@ class Performer:
     def perform(  # noqa: PLR0912 - one arm per action
         self, action: a.Action, state: State, observation: a.Observation
     ) -> Iterator[e.AnyEvent]:
-        """Do it; yields events, intents before their deeds."""
+        """Perform it; yields events, each intent before its action."""
         match action:
             case a.Several():
                 for each in action.actions:
@@ -225,7 +224,7 @@ class Performer:
             self._observer.could_not_start(error.strerror or str(error), observation.now)
 
     def note_training(self, observation: a.Observation) -> None:
-        """Remember what only the living training tells: its output folders, its world size."""
+        """Record what only a living training shows: its output folders, its world size."""
         slot_dir = self._context.slot_dir
         if slot_dir is None:
             return
@@ -237,14 +236,14 @@ class Performer:
                 self._output_dirs.update(note.output_dirs[:16])
 
     def claim_directories(self, state: State) -> Iterator[e.CheckpointsShared]:
-        """Take what has become known of where the training writes; an event for each conflict."""
+        """Claim directories where the training is known to write; an event for each conflict."""
         context = self._context
         job = state.task.job if state.task is not None else None
         known = (*context.policy.recovery.checkpoints, *sorted(self._output_dirs | self._save_dirs))
         yield from self._claims.claim(known, job=job)
 
     def close(self) -> None:
-        """Give the directories of the training back."""
+        """Release the training's directories."""
         self._claims.release()
 
     def _signal(self, action: a.Signal) -> Iterator[e.AnyEvent]:

@@ -37,15 +37,11 @@ from watchdog_train.system import current
 from watchdog_train.system.protocol import ProcessSystem
 
 Settings = Mapping[str, Any]
-"""Settings by their keys, which count instead of the run's own."""
+"""Settings by key that replace the run's own."""
 
 
 def find_run(run_ref: str | None, runs_dir: Path | None) -> RunDirectory:
-    """The run that is meant; where its machine does not see it, what an agent of it has left.
-
-    Raises:
-        WtrainError: unknown or ambiguous, with the candidates.
-    """
+    """The run, or what an agent left of it here; WtrainError: unknown or ambiguous."""
     place = runs_dir or default_runs_dir()
     try:
         if not run_ref and not runs_in(place):  # one of another directory must be named
@@ -68,13 +64,9 @@ def _parts(home: Path) -> tuple[RunDirectory, ...]:
 def own_part(
     run: RunDirectory, state: State, changed: Settings
 ) -> tuple[RunDirectory, JobTask | None]:
-    """The run of this task of the job, as it was last; an agent that left none has another one's.
+    """The last run of this task of the job (or of another agent), and the task.
 
-    Returns:
-        It, and the task; None of a run that is no task of a job that is led.
-
-    Raises:
-        WtrainError: the run was one of a job, and this is not that job.
+    The task is None for a run of no job with a leader. WtrainError: this is not the run's job.
     """
     policy = load(run.config, None, changed, limits=state.limits).policy
     before = state.crew.task if state.crew is not None else None
@@ -119,10 +111,9 @@ def start_agent(
     environment: Mapping[str, str],
     on_launched: Callable[[RunSession], None] | None,
 ) -> RunSession:
-    """Become an agent of the leader that reopens its run, with the command of this one.
+    """Become an agent of the leader that reopens its run, with this run's command.
 
-    Raises:
-        WtrainError: refused, as a new run would be.
+    WtrainError: refused, as a new run would be.
     """
     state = read_state(run)
     settings = {**changed, "runs_dir": str(_home(run))}
@@ -265,7 +256,7 @@ def _policy(
     with_remedies: tuple[str, ...],
     allow: tuple[str, ...],
 ) -> Policy:
-    """The run's settings and what was added: they are in effect from now on."""
+    """The run's settings with the additions, in effect from now on."""
     policy = load(directory.config, None, changed, limits=state.limits).policy
     recovery = policy.recovery
     merged = msgspec.structs.replace(

@@ -20,21 +20,21 @@ from watchdog_train.system import proc
 from watchdog_train.system.cgroup import cgroup_cache_bytes, cgroup_memory
 
 SPARE_DESCRIPTORS = 24
-"""A launch opens about half as many at a time: pipes, the keeper's orders, what starts it."""
+"""A launch opens about half as many at a time: pipes, the keeper's orders, the helper."""
 HELD_DESCRIPTORS = 24
-"""Of a supervisor with one attempt and everything else that it may serve, at most."""
+"""Maximum of a supervisor with one attempt and everything else that it may serve."""
 NEEDED_TASKS = 24
 """Threads of supervisor and keeper, the training, collectors with py-spy, a scan of checkpoints."""
 WATCHING_TASKS = 6
-"""To take up or stop a training that lives: it is better watched with few than not at all."""
+"""To adopt or stop a training that lives: watching it with few is better than not watching it."""
 LOOK_S = 1.0
 """Between two tries: each writes."""
 ANSWER_S = 0.5
-"""For a file system to tell sizes, before the first answer; nothing of ours is watched then."""
+"""Wait for sizes of a file system, before the first answer; no process is watched then."""
 
 
 class RestartRoom:
-    """What is lacking for a planned restart."""
+    """Which resources are missing for a planned restart."""
 
     def __init__(self, run_dir: Path) -> None:
         self._files = _Tried(lambda: _not_writable(run_dir))
@@ -48,7 +48,7 @@ class RestartRoom:
         self._met = (now, f"wtrain can start nothing ({why})")
 
     def short(self, now: float) -> str | None:
-        """Why nothing can be started, not even what looks for checkpoints; or None."""
+        """Why nothing can be started, not even a scan of checkpoints; or None."""
         if self._met is not None and now - self._met[0] < LOOK_S:
             return self._met[1]
         return self._descriptors.lacking(now)
@@ -61,16 +61,15 @@ class RestartRoom:
 
 
 class _Tried:
-    """Something that is tried now and then; what is lacking is believed for LOOK_S."""
+    """A check that runs now and then; a problem counts for LOOK_S."""
 
     def __init__(self, look: Callable[[], str | None], *, lasts_s: float = LOOK_S) -> None:
-        """`lasts_s`: for so long it is believed that nothing is lacking."""
+        """`lasts_s`: how long a check without a problem counts."""
         self._look, self._lasts_s = look, lasts_s
         self._looked_at = -LOOK_S
         self._lacking: str | None = None
 
     def lacking(self, now: float) -> str | None:
-        """In words; None when nothing is lacking."""
         if now - self._looked_at >= (self._lasts_s if self._lacking is None else LOOK_S):
             self._looked_at = now
             self._lacking = self._look()
@@ -113,9 +112,9 @@ def refuse_few_descriptors() -> None:
 
 
 def refuse_few_tasks(needed: int = NEEDED_TASKS) -> None:
-    """Raise WtrainError if too few threads can be started; processes count as threads here.
+    """Raise WtrainError if too few threads (or processes, which count too) can be started.
 
-    What fails later could leave a training unwatched.
+    A later failure could leave a training unwatched.
     """
     gate = _thread.allocate_lock()
     count = 0
@@ -152,7 +151,7 @@ def start_thread(target: Callable[[], None], name: str) -> threading.Thread | No
 
 
 def _can_open(most: int) -> tuple[int, str | None]:
-    """How many files can be opened now, up to so many; and why no more."""
+    """How many files can be opened now, up to `most`; and why no more."""
     count = 0
     with ExitStack() as opened:
         try:
@@ -174,7 +173,7 @@ class SaveRoom:
         self._lacking: str | None = None
 
     def lacking(self, save: TornSave | None, now: float) -> str | None:
-        """Why the next save would end as this one; None when it would not, or nobody knows."""
+        """Why the next save would fail as this one; None if it would not, or unknown."""
         is_new = save != self._save
         if is_new:
             self._save, self._lacking = save, None
@@ -234,8 +233,8 @@ MOST_PLACES = 6
 class ResourceMeter:
     """The newest measurement of disks and memory; at most one thread at a time.
 
-    A file system that does not answer blocks the thread only: nothing is known of it then. A child
-    process would cost 40 ms of CPU each time, more than all samples in between.
+    A file system that does not answer blocks only the thread: it is unknown then. A child process
+    would cost 40 ms of CPU each time, more than all samples in between.
     """
 
     def __init__(self) -> None:
@@ -275,7 +274,7 @@ def _disks(places: tuple[str, ...]) -> tuple[DiskRoom, ...]:
 
 
 def _memory() -> tuple[int, int] | None:
-    """Free and in all: of the machine, or of the container where that has less left."""
+    """Free and total: of the machine, or of the container if that has less left."""
     told = proc.fields("/proc/meminfo")
     try:
         free, total = (1024 * int(told[name].split()[0]) for name in ("MemAvailable", "MemTotal"))

@@ -27,7 +27,7 @@ LOOK_S = 2.0
 
 
 def resumed_places(state: State) -> set[str]:
-    """Where the checkpoints lay that attempts have resumed from; copies of ours lie elsewhere."""
+    """Where the checkpoints lay that attempts resumed from; our copies lie elsewhere."""
     used = {one.plan.checkpoint.path for one in state.attempts if one.plan.checkpoint is not None}
     copied = {one.copy for one in state.kept}
     return {os.path.dirname(path) for path in used - copied | {one.path for one in state.kept}}
@@ -38,7 +38,7 @@ def note_present(
 ) -> None:
     """Note which checkpoints are there before the training begins.
 
-    Clocks do not tell: a file server has its own. A disk that does not answer is not waited for.
+    Clocks would not show it: a file server has its own. A disk that does not answer is skipped.
     """
 
     def look() -> None:
@@ -51,7 +51,7 @@ def note_present(
 
 
 class OutputDirectories:
-    """Where one training writes to, as its supervisor tells those of other runs."""
+    """Output directories of one training, published for other supervisors."""
 
     def __init__(self, run_id: str, cwd: str, system: ProcessSystem) -> None:
         self._run_id = run_id
@@ -63,7 +63,7 @@ class OutputDirectories:
     def claim(
         self, directories: Iterable[str], *, job: str | None
     ) -> Iterator[e.CheckpointsShared]:
-        """Record directories that are new; an event for each that another run has.
+        """Record new directories; an event for each that another run has.
 
         Other tasks of the same job may write to the same places.
         """
@@ -86,7 +86,7 @@ class OutputDirectories:
                         yield e.CheckpointsShared(directory=path, run_id=who, pid=pid, why=why)
 
     def release(self) -> None:
-        """Take all of it back, and what a supervisor of this run has left that was killed."""
+        """Remove all claims of this run, also those of a killed supervisor."""
         forget_claims(self._run_id)
 
 
@@ -95,13 +95,11 @@ KEEP_S = 900.0
 RESTORE_S = 300.0
 """For putting a copy back, which a restart waits for: 4 GiB to a disk that takes 15 MB/s."""
 EVERY_S = 5.0
-"""Between looks at what the save hooks have noted."""
+"""Between readings of the records of the save hooks."""
 NEWEST = 50
 
 
 class SavesSeen:
-    """The newest finished saves of the present attempt."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._next = 0.0
@@ -111,7 +109,7 @@ class SavesSeen:
         self._next, self._saves = 0.0, ()
 
     def look(self, attempt: AttemptRecord | None, now: float) -> tuple[SaveRecord, ...]:
-        """Oldest first; none where no copy is to be kept of any."""
+        """Oldest first; none if no copy is to be kept."""
         recovery = self._context.policy.recovery
         if recovery.keep_bytes == 0 or recovery.observe:
             return ()
@@ -164,6 +162,6 @@ def start_restore(context: Context, action: RestoreCopy) -> None:
 
 
 def remove_copies(directory: RunDirectory) -> None:
-    """After a success nobody needs them: what they were kept for has its end."""
+    """After a success their purpose is over."""
     if not directory.kept_copies.is_symlink():
         shutil.rmtree(directory.kept_copies, ignore_errors=True)

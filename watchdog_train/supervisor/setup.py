@@ -59,7 +59,7 @@ WORDS_WITHIN_S = 2.0
 
 
 def this_supervisor(system: ProcessSystem) -> Holder:
-    """Who we are, for the lock and the registry."""
+    """Of this process, for the lock and the registry."""
     me = system.identity(os.getpid()) or ProcessId(os.getpid(), 0)
     return Holder(pid=me.pid, start=me.start, host=socket.gethostname(), boot_id=system.boot_id())
 
@@ -73,11 +73,7 @@ def scope_of(system: ProcessSystem) -> str:
 
 
 def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
-    """Hold a run; what its log says is final only after that.
-
-    Raises:
-        WtrainError: another supervisor holds it, it belongs to another user, or it is a copy.
-    """
+    """Hold a run: only then its log is final. WtrainError: held, of another user, or a copy."""
     directory.hold()
     lock = RunLock(directory.lock, this_supervisor(system))
     lock.acquire()
@@ -87,11 +83,7 @@ def take_lock(directory: RunDirectory, system: ProcessSystem) -> RunLock:
 
 
 def link_of(task: JobTask | None, children: ChildTable) -> Link | None:
-    """The link of a task of a job that is led; a run alone does without the link's modules.
-
-    Raises:
-        WtrainError: the other tasks cannot be reached.
-    """
+    """The link of a task of a job with a leader; imported only then. WtrainError: no connection."""
     if task is None:
         return None
     from watchdog_train.supervisor.hands.link.start import meet
@@ -106,7 +98,6 @@ def _control_page(slot_dir: Path) -> ControlPage | None:
 
 
 def _supervisor_of(context: Context, state: State, task: JobTask | None) -> Supervisor:
-    """The supervisor of a run: of its own, of a leader, or of an agent."""
     if task is not None and context.link is not None:
         # Not at the top, as in all who meet: a run alone does without the link's modules.
         if task.task:
@@ -196,9 +187,9 @@ class RunSession:
             raise
 
     def _slot_dir(self, state: State | None) -> Path | None:
-        """The directory for heartbeat slots, made private; None where there is no place for it.
+        """The private directory for heartbeat slots; None where there is no place for it.
 
-        A state names that of a run that goes on.
+        A `state` names that of a run that continues.
         """
         if state is not None:
             known = Path(state.slot_dir) if state.slot_dir is not None else None
@@ -303,7 +294,7 @@ class RunSession:
         self.context.display.deliver(log)
 
     def _report(self, script_lines: Mapping[str, str]) -> str | None:
-        """Path of report.html; a report that cannot be written is said, and costs nothing else."""
+        """Path of report.html; a failure to write it is reported, and costs nothing else."""
         try:
             events = read_events(self.directory.events, spill_dir=self.directory.spill_dir).events
             path = str(write_plain(self.directory.path, events, script_lines))
@@ -317,7 +308,7 @@ class RunSession:
         return path
 
     def run(self) -> None:
-        """The loop, with the signals ours.
+        """The loop, with our signal handlers.
 
         An exception of ours is recorded and raised; training lives on under its keeper.
         """
@@ -334,7 +325,7 @@ class RunSession:
             self._close()
 
     def _leave(self, error: Exception) -> None:
-        """A bug of ours must not cost the training: it stays with its keeper, and we say so."""
+        """A bug of ours must not cost the training: it stays with its keeper; warn the user."""
         words = f"{type(error).__name__}: {error}"
         with suppress(WtrainError, OSError):
             self.supervisor.record(e.SupervisorLeft(why=Why("our-bug", problem=words[:2000])))
@@ -368,7 +359,7 @@ class RunSession:
         self._lock.release()
 
     def _remove_runtime_directories(self) -> None:
-        """Leave no memory behind but what could not be written anywhere else."""
+        """Free local memory, except what could not be written anywhere else."""
         staging = self.context.staging_dir
         kept = any(
             Path(stall.dir).is_relative_to(staging)

@@ -21,7 +21,7 @@ _HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIG
 
 
 class SignalQueue:
-    """Installed for the life of a loop; `wakeup_fd` becomes readable when a signal came."""
+    """Installed during a loop; `wakeup_fd` becomes readable when a signal arrived."""
 
     def __init__(self) -> None:
         self._pending: deque[int] = deque(maxlen=64)
@@ -34,7 +34,7 @@ class SignalQueue:
         self._previous_wakeup = -1
 
     def install(self) -> None:
-        """Take over the signals of the table; main thread only."""
+        """Install the handlers of the table; main thread only."""
         self._previous_wakeup = signal.set_wakeup_fd(
             self._write_end.fileno(), warn_on_full_buffer=False
         )
@@ -61,18 +61,18 @@ class SignalQueue:
         return taken
 
     def only_woken(self) -> bool:
-        """Take what the wakeup fd has; whether all of it is from wake()."""
+        """Read the wakeup fd; whether everything in it is from wake()."""
         with contextlib.suppress(BlockingIOError):
             return not self._read_end.recv(4096).strip(b"\0")
         return True
 
     def wake(self) -> None:
-        """Let the loop look round, from another thread."""
+        """Wake the loop from another thread."""
         with contextlib.suppress(OSError):  # full, or closed
             self._write_end.send(b"\0")
 
     def stop_here(self) -> None:
-        """Ctrl-Z: stop as a job does, and come back when the shell says so."""
+        """Ctrl-Z: stop as a job does, and continue when the shell says so."""
         if sys.platform == "win32" or self._previous.get(signal.SIGTSTP) is signal.SIG_IGN:
             return
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)

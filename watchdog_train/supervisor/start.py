@@ -48,10 +48,8 @@ def start_run(
 ) -> RunSession:
     """Supervise a command until it is finished; the session knows the outcome.
 
-    In the background if somebody waits for the launch; see RunSession.
-
-    Raises:
-        WtrainError: refused, with exit code 78: no place for the run, or it runs already.
+    In the background if a caller waits for the launch; see RunSession. WtrainError: refused with
+    exit code 78, as there is no place for the run, or it runs already.
     """
     refuse_little_room()
     cwd = os.getcwd()
@@ -107,7 +105,7 @@ def start_run(
 
 
 def remove_succeeded(runs_dir: Path, name: str) -> None:
-    """Remove what agents of this name have left of runs whose leaders have all of it."""
+    """Remove agents' directories of this name whose leaders have all of their data."""
     for run in runs_in(runs_dir):
         with suppress(WtrainError, OSError):
             ended = run.name == name and is_held(run.lock) is False
@@ -119,11 +117,7 @@ def remove_succeeded(runs_dir: Path, name: str) -> None:
 def write_settings(
     directory: RunDirectory, policy: Policy, environment: Mapping[str, str], *, hint: str
 ) -> None:
-    """Keep with the run what it goes on with; `hint` says what to do where that fails.
-
-    Raises:
-        WtrainError: a file cannot be written.
-    """
+    """Keep the settings of a run with it; WtrainError, with `hint`, if a file cannot be written."""
     try:
         replace_whole(directory.config, dump_policy(policy).encode())
         keep_environment(directory, environment)

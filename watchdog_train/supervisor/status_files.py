@@ -57,11 +57,11 @@ class Effect:
         """A turn of the loop."""
 
     def poll(self, state: State) -> Iterator[e.AnyEvent]:  # noqa: ARG002
-        """Record what became of it, and begin what is due."""
+        """Record its result, and begin what is due."""
         return iter(())
 
     def end(self, state: State) -> None:
-        """The run has ended: the last word."""
+        """The run has ended: the last output."""
 
     def give_up(self) -> Iterator[e.AnyEvent]:
         """Its time at the end of the run is over, or it is done."""
@@ -69,14 +69,14 @@ class Effect:
 
 
 class TextFile(Effect):
-    """One file, written by a thread; of several texts only the newest waits for its turn."""
+    """One file, written by a thread; of several texts only the newest is written."""
 
     last_s = 2.0
 
     def __init__(self, path: Path, write: Callable[[Path, bytes], None]) -> None:
         """`write` may raise an OSError, which becomes `trouble`."""
         self.trouble: str | None = None
-        """Why the newest text that had its turn was not written; None when it was."""
+        """Why the newest text was not written; None if it was."""
         self.path = path
         self._write = write
         self._waiting: deque[str] = deque(maxlen=1)
@@ -119,8 +119,6 @@ def replace(path: Path, content: bytes) -> None:
 
 
 class Metrics(TextFile):
-    """The numbers of one run."""
-
     def __init__(self, path: Path, every_s: float) -> None:
         super().__init__(path, replace)
         self._every_s = every_s
@@ -187,7 +185,6 @@ class TerminationLog(TextFile):
         self.put(redact_text(verdict_text(state)))
 
     def give_up(self) -> Iterator[e.AnyEvent]:
-        """Yields why nothing could be written."""
         trouble = f"it took longer than {self.last_s:g} s" if self.is_open else self.trouble
         if trouble is not None:
             why = Why("message-not-written", path=str(self.path), problem=trouble)
@@ -209,7 +206,7 @@ def files_wanted(
 
 
 END_WITHIN_S = 15.0
-"""For the whole page at the end of a run: a person waits, and the plain page exists already."""
+"""For the complete page at the end of a run: a person waits, and the plain page exists already."""
 LONG_RUN_S = 60.0
 """A shorter run that succeeds gets only the page of its log, which takes milliseconds."""
 WAITED_S = 60.0
@@ -220,12 +217,12 @@ _TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecove
 
 
 def command(run_dir: Path) -> Sequence[str]:
-    """The child that writes the whole page."""
+    """The child that writes the complete page."""
     return module("watchdog_train.reporting", str(run_dir))
 
 
 class ReportPage(Effect):
-    """Has the page written anew after what is worth reading, one child at a time."""
+    """Rewrites the page after notable events, one child at a time."""
 
     def __init__(self, children: ChildTable, run_dir: Path) -> None:
         self._helper = Helper(children, "report")
@@ -263,7 +260,7 @@ class ReportPage(Effect):
 
 
 def deserves_whole_page(state: State) -> bool:
-    """Whether somebody will want more than the plain page."""
+    """Whether a person will want more than the plain page."""
     if state.stalls or state.outcome != "succeeded" or state.restarts:
         return True
     if state.started_at is None or state.updated_at is None:
@@ -272,7 +269,7 @@ def deserves_whole_page(state: State) -> bool:
 
 
 def write_whole_now(run_dir: Path) -> str | None:
-    """Wait for the whole page, at most END_WITHIN_S; why there is only the plain one, or None."""
+    """Write the complete page within END_WITHIN_S; why there is only the plain one, or None."""
     try:
         subprocess.run(
             list(command(run_dir)),

@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from watchdog_train.supervisor.display import Display
 
 CALM_S = 1.0
-"""Nothing was written for so long: whoever writes more often shows by itself that it goes on."""
+"""Without output for this long the line is drawn: faster output shows progress by itself."""
 DRAWING_S = 10.0
-"""After a carriage return or a movement of the cursor the training counts as one that draws."""
+"""After a carriage return or a cursor movement the training counts as drawing."""
 AGAIN_S = 1.0
 LEAST_COLUMNS = 30
 SPLIT_BYTES = 16
-"""Longest sequence that is looked for, and that may come in two pieces."""
+"""Longest sequence that is recognised, also when it comes in two pieces."""
 RECENT_BYTES = 8192
-"""Of a large block only the end says how the screen is left."""
+"""Of a large block only the end decides the state of the screen."""
 
 ERASE = b"\r\x1b[K"
 ERASE_TO_END = b"\r\x1b[J"
@@ -49,7 +49,7 @@ _CONTROLS = (b"\r", b"\x1b", b"\b", b"\v", b"\f")
 
 
 class TrainingScreen:
-    """What the training's output does to the screen, as far as that matters here."""
+    """The state in which the training's output leaves the screen."""
 
     def __init__(self) -> None:
         self.is_plain = True
@@ -59,7 +59,6 @@ class TrainingScreen:
         self._end = b""
 
     def wrote(self, data: bytes, now: float) -> None:
-        """The training has written something."""
         self._written_at = now
         recent = (self._end + data)[-RECENT_BYTES:]
         self._end = data[-SPLIT_BYTES:]
@@ -76,14 +75,12 @@ class TrainingScreen:
             self.is_plain = colours[-1] in (b"", b"0", b"00")
 
     def is_calm(self, now: float) -> bool:
-        """Whether nobody writes or draws."""
+        """Whether nothing writes or draws."""
         calm = now - self._written_at >= CALM_S and now - self._drew_at >= DRAWING_S
         return calm and not self._modes
 
 
 class StatusLine:
-    """The line, on one outlet."""
-
     def __init__(self, outlet: Outlet, *, enabled: bool, colour: bool) -> None:
         self.is_possible = enabled
         self.screen = TrainingScreen()
@@ -95,7 +92,7 @@ class StatusLine:
     def show(self, text: str | None, *, now: float, said_at: float) -> None:
         """Draw one line without colours of its own, if it may be there now; None: nothing.
 
-        `said_at`: when a line of ours was written last.
+        `said_at`: when a line of wtrain was last written.
         """
         outlet = self._outlet
         if text is None or not self.is_possible:
@@ -118,7 +115,7 @@ class StatusLine:
         self._shown, self._drawn_at = line, now
 
     def make_way(self, data: bytes, now: float) -> bytes:
-        """What the training has written, after what erases the line."""
+        """The sequence that erases the line, then the training's output."""
         if not self.is_possible:
             return data
         self.screen.wrote(data, now)
@@ -129,13 +126,13 @@ class StatusLine:
             self._outlet.put(self.take_away(resized=resized), stays=False)
 
     def clear(self) -> None:
-        """Empty the line, if it is ours or nobody's."""
+        """Erase the line, unless the training is writing on it."""
         if self.is_possible and self._outlet.at_line_start:
             self._shown = None
             self._outlet.put(ERASE, stays=False)
 
     def take_away(self, *, resized: bool = False) -> bytes:
-        """What erases the line, for whoever writes next; nothing when there is none."""
+        """The sequence that erases the line; empty if there is none."""
         if self._shown is None:
             return b""
         self._shown = None
@@ -143,7 +140,7 @@ class StatusLine:
 
 
 def can_be_drawn(environ: Mapping[str, str], *, stdout_fd: int, stderr_fd: int) -> bool:
-    """Whether stderr is a terminal that can erase a line, and nobody but us writes to it.
+    """Whether stderr is a terminal that can erase a line, and only wtrain writes to it.
 
     Where stdout goes into a pipe, its reader may write to the same terminal (`| tee log`).
     """
@@ -163,13 +160,13 @@ def can_be_drawn(environ: Mapping[str, str], *, stdout_fd: int, stderr_fd: int) 
 
 LINE_EVERY_S = 0.5
 WAIT_FOR_LINE_END_S = 30.0
-"""A plain line waits so long for the end of a line of the training."""
+"""Maximum wait of a plain line for the end of a line of the training."""
 
 
 class ProgressLine:
-    """Tells the user how far the training is: in the status line, or now and then in a line.
+    """Shows the progress in the status line, or now and then in a plain line.
 
-    Must not tell what is an event: those have lines of their own.
+    Must not show what is an event: those have lines of their own.
     """
 
     def __init__(self, policy: Output, display: Display) -> None:
@@ -180,7 +177,7 @@ class ProgressLine:
         self._told_step: int | None = None
 
     def tell(self, state: State, observation: Observation) -> None:
-        """Show the line, or say one if it is time."""
+        """Update the status line, or print a plain line if it is time."""
         policy, display = self._policy, self._display
         if policy.quiet or policy.progress_line_s is None:
             return

@@ -73,18 +73,16 @@ class Tasks:
 
     @property
     def running(self) -> frozenset[TaskName]:
-        """Names of the tasks that have not answered yet."""
         return frozenset(self._running)
 
     def poll(self) -> None:
-        """Take the answers of those that have ended, as the table of children has seen them."""
+        """Read the answers of exited tasks, by the table of children."""
         for name, (helper, finish) in list(self._running.items()):
             if not helper.running:
                 del self._running[name]
                 finish(helper)
 
     def discard(self, name: TaskName) -> None:
-        """Forget a result that has been used."""
         setattr(self, name, None)
 
     def collect(self, request: EvidenceRequest) -> None:
@@ -106,13 +104,10 @@ class Tasks:
     def scan_checkpoints(
         self, request: SurveyRequest, folder: Path, *, keep: Path, deadline_s: float
     ) -> None:
-        """Start a scan of the checkpoints.
+        """Start a scan of the checkpoints; `keep` gets a copy where there is room.
 
         Question and answer lie in `folder`, in memory: on a full disk there would be no answer, and
-        the next attempt would begin from its start. `keep` gets a copy where there is room.
-
-        Raises:
-            OSError: it cannot be started now, and may be later (PASSING).
+        the next attempt would begin from its start. OSError (maybe PASSING): cannot be started.
         """
 
         def kept(answer: Survey) -> None:

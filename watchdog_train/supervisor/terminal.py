@@ -53,7 +53,7 @@ def terminal_now(*, foreground: bool) -> Terminal:
 
 
 def window_size(fd: int) -> tuple[int, int] | None:
-    """Rows and columns; None where nobody says."""
+    """Rows and columns; None if unknown."""
     with suppress(OSError):
         size = os.get_terminal_size(fd)
         if size.lines and size.columns:
@@ -62,7 +62,7 @@ def window_size(fd: int) -> tuple[int, int] | None:
 
 
 def open_stream(terminal: Terminal | None) -> tuple[int, int]:
-    """An end to read and an end to write: a pseudo-terminal like the user's, or a pipe for None."""
+    """A read end and a write end: a pseudo-terminal like the user's, or a pipe for None."""
     if terminal is None or sys.platform == "win32":
         return os.pipe()
     try:
@@ -81,7 +81,6 @@ def open_stream(terminal: Terminal | None) -> tuple[int, int]:
 
 
 def set_window_size(fd: int, rows: int, columns: int) -> None:
-    """Tell a pseudo-terminal its size; a pipe has none."""
     if sys.platform == "win32" or not os.isatty(fd):
         return
     import fcntl
@@ -91,7 +90,7 @@ def set_window_size(fd: int, rows: int, columns: int) -> None:
 
 
 def is_terminal(fd: int) -> bool:
-    """Whether it is open, and leads to one."""
+    """Whether it is open and a terminal."""
     with suppress(OSError):
         return os.isatty(fd)
     return False
@@ -108,8 +107,8 @@ def same_file(one: int, other: int) -> bool:
 def _may_read_stdin() -> bool:
     """Whether fd 0 is there and ours to read.
 
-    A job in the background of a shell would be stopped for reading the terminal. The training is
-    no longer such a job, so it would take what is typed into the shell.
+    A background job of a shell would be stopped for reading the terminal. The training is no
+    longer such a job, so it would take the input that is typed into the shell.
     """
     try:
         os.fstat(0)
@@ -124,7 +123,7 @@ QUEUE_BYTES = 256 * 1024
 """Waiting for a slow terminal; the rest waits in the file, which is the real buffer."""
 QUEUE_PIECES = 1000
 SAY_PIECES = 2000
-"""Our own lines are dropped only when a terminal that takes nothing has so many waiting."""
+"""wtrain's lines are dropped only if so many wait for a terminal that takes nothing."""
 HELD_BACK_S = 0.5
 
 
@@ -135,13 +134,13 @@ class Outlet:
         self.fd = fd
         self.is_terminal = is_terminal(fd)
         self.took_at = time.monotonic()
-        """When it last took something, or had nothing to take."""
+        """When it last accepted output, or had nothing to write."""
         self.on_room: Callable[[], None] = lambda: None
-        """Called by the thread when there is room again for what was refused."""
+        """Called by the thread when there is room again for refused output."""
         self._refused = False
         self.is_dead = False
         self.problem: str | None = None
-        """Why nothing more can be written, as on a full disk; None where nobody reads."""
+        """Why nothing more can be written, as on a full disk; None if the reader is gone."""
         self.at_line_start = True
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -156,7 +155,6 @@ class Outlet:
             return 0 if self.is_dead or full else QUEUE_BYTES - self._queued_bytes
 
     def is_empty(self) -> bool:
-        """Whether nothing waits any more."""
         with self._changed:
             return self.is_dead or not self._queued_bytes
 
@@ -168,7 +166,7 @@ class Outlet:
             self._changed.notify_all()
 
     def put(self, data: bytes, *, stays: bool = True) -> None:
-        """Write it when its turn comes; what does not stay is erased again, and leaves the line."""
+        """Write it in its turn; what does not stay is erased again, and leaves the line."""
         with self._changed:
             if self.is_dead or not data or len(self._queue) >= SAY_PIECES:
                 return
@@ -183,7 +181,6 @@ class Outlet:
             self._changed.notify()
 
     def wait_empty(self, timeout_s: float) -> None:
-        """Until nothing waits, or for so long."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_dead or not self._queued_bytes, timeout_s)
 
@@ -226,7 +223,7 @@ class Outlet:
 
 
 def in_foreground(fd: int) -> bool:
-    """Whether this process is in the group that the terminal listens to.
+    """Whether this process is in the foreground group of the terminal.
 
     False for a job in the background, and for a terminal that is not our controlling one: a
     shell's prompt may be on it.
@@ -239,9 +236,9 @@ def in_foreground(fd: int) -> bool:
 
 
 def _must_wait(fd: int) -> bool:
-    """Whether the user has told this terminal (`stty tostop`) that jobs in the background be still.
+    """Whether background jobs may not write to this terminal (`stty tostop`).
 
-    The kernel would stop us for writing, and nobody would watch the training.
+    The kernel would stop us for writing, and the training would be unwatched.
     """
     if sys.platform == "win32":
         return False

@@ -27,24 +27,22 @@ if TYPE_CHECKING:  # so that the process that carries a link loads no more than 
 
 
 class Hands(Protocol):
-    """One machine."""
-
     host: str
     """Empty: this one."""
 
     @property
     def sight(self) -> TreeSight:
-        """What is known of it now: the newest sample, the launch, the end, evidence."""
+        """The newest sample, launch, exit and evidence."""
 
     @property
     def exit_known_at(self) -> float:
-        """When the end of the root was learnt, 0 before; monotonic seconds."""
+        """When the root's exit became known, 0 before; monotonic seconds."""
 
     def begin(self, now: float) -> None:
         """Another attempt begins: forget the last one."""
 
     def hear(self, state: State, now: float) -> None:
-        """Read what is said of the start and the end of the present attempt."""
+        """Read new reports about start and exit of the present attempt."""
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
         """Sample every process of the present attempt, `late_s` later than planned.
@@ -63,19 +61,19 @@ class Hands(Protocol):
         """Send the signals of one stage of a kill, each to a verified identity."""
 
     def collect(self, action: StartLook | StartEvidence, state: State) -> None:
-        """Start a look, or the collection of a bundle."""
+        """Start a stack sample, or the collection of a bundle."""
 
     def ask(self, action: AskStop | AskSave) -> None:
         """Ask its ranks to save or stop; this machine's are asked by our own control page."""
 
     def discard(self, name: TaskName) -> None:
-        """Forget a look, or evidence, that has been used."""
+        """Forget a stack sample, or evidence, that has been used."""
 
     def clean_up(self, state: State) -> TreeGone:
-        """Remove what a tree that is gone has left in shared memory."""
+        """Remove what an exited tree has left in shared memory."""
 
     def gpu_hold(self, now: float) -> GpuHold | None:
-        """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
+        """Processes that hold GPU memory the next attempt needs; between attempts."""
 
     def close(self) -> None:
         """End what looks for us."""

@@ -10,11 +10,11 @@ from watchdog_train.core.model import ProcessId, ProcessRow
 
 
 class _Used(msgspec.Struct):
-    """Of one process, as last seen."""
+    """CPU time of one process, as last seen."""
 
     own_s: float = 0.0
     reaped_s: float = 0.0
-    """Of its children that ended and were waited for."""
+    """Of its reaped children."""
     io_bytes: int = 0
     parent: int = 0
 
@@ -33,7 +33,7 @@ class _Again(msgspec.Struct):
 
 
 class Accounts(msgspec.Struct):
-    """Sums over all who ever were; a process that has ended stays in them."""
+    """Sums over all processes so far, exited ones included."""
 
     cpu_s: float = 0.0
     io_bytes: int = 0
@@ -41,10 +41,9 @@ class Accounts(msgspec.Struct):
     io_known: bool = True
     _used: dict[ProcessId, _Used] = {}
     _again: dict[int, _Again] = {}
-    """By pid of a parent."""
 
     def begin(self, gone: Iterable[ProcessId]) -> None:
-        """A look begins, in which these are not there any more."""
+        """Begin a sample in which these processes are gone."""
         for parent, again in list(self._again.items()):
             again.looks -= 1
             if not again.looks:
@@ -58,7 +57,7 @@ class Accounts(msgspec.Struct):
                 again.looks = 2
 
     def count(self, row: ProcessRow) -> None:
-        """Add what a living process did since it was last seen."""
+        """Add what a living process did since its last sample."""
         before = self._used.get(row.identity)
         if row.cpu_s is None:
             self.cpu_known = False

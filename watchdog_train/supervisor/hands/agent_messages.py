@@ -26,7 +26,7 @@ from watchdog_train.trusted_files import open_read
 
 PARCEL_BYTES = 448 << 10
 PLAIN_BYTES = 1 << 10
-"""Larger ones are packed: a report of 8 ranks has 5.5 KB, 1 KB when it is."""
+"""Larger messages are compressed: a report of 8 ranks falls from 5.5 KB to 1 KB."""
 MOST_BYTES = 32 << 20
 PLAIN, PACKED = b"m", b"z"
 
@@ -39,19 +39,19 @@ class StartAttempt(Value, tag=True):
 
 
 class Discard(Value, tag=True):
-    """Forget a look, or evidence, that has been used."""
+    """Forget a stack sample, or evidence, that has been used."""
 
     name: a.TaskName
 
 
 class Known(Value, tag=True):
-    """Write down what became of a request, for those who wait for it there."""
+    """Record what became of a request, for those who wait for it there."""
 
     event: SaveProven | RequestRefused
 
 
 Deed = a.StartLook | a.StartEvidence | a.Signal | a.AskStop | a.AskSave | a.CleanUp
-"""What an agent does as it is said."""
+"""What an agent does unchanged."""
 Work = Deed | StartAttempt | Discard | Known
 
 
@@ -63,7 +63,7 @@ class Order(Value):
 
 
 class Orders(Value, tag=True):
-    """A leader's word; without an order it says that the leader lives."""
+    """A message of the leader; without an order it only shows that the leader lives."""
 
     epoch: int
     leader: Machine
@@ -71,14 +71,12 @@ class Orders(Value, tag=True):
     taken: int = 0
     """The newest parcel that the leader has."""
     checkpoint: str = ""
-    """Of the next plan: is it to be seen there?"""
+    """Of the next plan: the agent checks whether it is visible."""
     over: RunFinished | None = None
     """The run has ended for all; an agent answers with its last report."""
 
 
 class Chunk(Value):
-    """A part of a file."""
-
     path: str
     """Relative to the run directory."""
     offset: int
@@ -86,7 +84,7 @@ class Chunk(Value):
 
 
 class Parcel(Value, tag=True):
-    """What must not be lost on its way to the leader."""
+    """Data that must reach the leader."""
 
     number: int
     requests: tuple[a.Request, ...]
@@ -94,23 +92,23 @@ class Parcel(Value, tag=True):
 
 
 class Report(Value, tag=True):
-    """All that is known of one machine now."""
+    """The present state of one machine."""
 
     agent: Machine
     epoch: int
-    """Of the newest leader that was heard; 0: none was."""
+    """Of the newest leader that was reached; 0: none was."""
     done: int
-    """The newest order of that leader that is being carried out, or has been."""
+    """The newest order of that leader that was begun."""
     attempt: int
     lives: bool = False
-    """That attempt: something may be left of it."""
+    """Something of that attempt may still run."""
     now: float = 0.0
     """By the clock of its machine, as all times in it."""
     sight: a.TreeSight
     checkpoint: str = ""
-    """About which `sight.sees` says something."""
+    """The checkpoint of `sight.sees`."""
     over: bool = False
-    """The last word of this agent."""
+    """The last message of this agent."""
 
 
 Message = TypeVar("Message")
@@ -125,7 +123,7 @@ def encode(message: Orders | Report | Parcel) -> bytes:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message | None:
-    """The message; what is none says nothing."""
+    """The message; None if it is not valid."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, zlib.error):
         plain = data[:1] != PACKED
         body = data[1:] if plain else zlib.decompressobj().decompress(data[1:], MOST_BYTES)
@@ -134,16 +132,16 @@ def decode(decoder: msgspec.msgpack.Decoder[Message], data: bytes) -> Message | 
 
 
 AGAIN_S = 3.0
-"""After so long without an answer a parcel is sent again."""
+"""A parcel without an answer is sent again after this time."""
 FILE_BYTES = 1024
-"""A file counts for at least so many: opening it costs time, too."""
+"""Minimum size counted for a file: opening it costs time, too."""
 MOST_FILES = 4096
 BUNDLE_BYTES = 64 << 20
-"""Of one bundle: what is larger stays on its machine."""
+"""Of one bundle: larger files stay on their machine."""
 
 
 class Inbox:
-    """The orders of the newest leader that have not been begun, in their order."""
+    """Orders of the newest leader that have not been begun, in their order."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -153,7 +151,7 @@ class Inbox:
         return bool(self._orders)
 
     def take(self, word: Orders, crew: Crew) -> bool:
-        """Take what is new in a leader's word; False for a leader that another one has replaced."""
+        """Take new orders of a leader; False for a leader that another one has replaced."""
         if word.epoch < max(crew.epoch, self.epoch):
             return False
         if word.epoch != self.epoch:
@@ -168,7 +166,7 @@ class Inbox:
         return True
 
     def next(self) -> Order:
-        """The next one, which is written down before it is carried out."""
+        """The next order, which is recorded before it is carried out."""
         return self._orders.popleft()
 
 
@@ -182,24 +180,23 @@ class Parcels:
         self._directory = directory
         self._requests: list[Request] = []
         self._sent: dict[str, int] = {}
-        """How much of each file has been put into parcels."""
+        """Bytes of each file that were put into parcels."""
         self._until: dict[str, int] = {}
-        """How much of each will be, as far as it is known now; in the order of asking."""
+        """Bytes of each file to send, as known now; in the order of asking."""
         self._parcel: Parcel | None = None
-        """On its way."""
         self._number = 0
         self._said_at = 0.0
 
     @property
     def is_empty(self) -> bool:
-        """All that was asked for has arrived."""
+        """Whether all files that were asked for have arrived."""
         return not (self._requests or self._until or self._parcel)
 
     def ask(self, request: Request) -> None:
         self._requests.append(request)
 
     def send_file(self, path: Path, cap_bytes: int) -> None:
-        """Send what it has grown by; a file that is gone or no file is left out."""
+        """Send what the file has grown by; a missing file is skipped."""
         name = path.relative_to(self._directory).as_posix()
         size = min(_size(path), cap_bytes)
         if size > self._sent.get(name, 0):
@@ -220,7 +217,7 @@ class Parcels:
             self._parcel = None
 
     def due(self, now: float) -> Parcel | None:
-        """What is to be sent now: another parcel once the last one has arrived, else that again."""
+        """The parcel to send now: the next one if the last one has arrived, else that again."""
         if self.is_empty or (self._parcel is not None and now - self._said_at < AGAIN_S):
             return None
         if self._parcel is None:

@@ -32,15 +32,15 @@ from watchdog_train.system.protocol import MASTER, Connections, OpenFile, Proces
 EVERY_S = 10.0
 NEW_EVERY_S = 0.2
 SHARE, NEW_SHARE = 100, 5
-"""So many times as long as a reading has taken nothing is read again."""
+"""Minimum wait between two readings, as a multiple of the time that one takes."""
 SETTLED_S = 0.5
-"""A copy of a member that is younger may be about to become something else by exec."""
+"""A younger copy of a member may be about to exec another program."""
 MOST_MEMBERS = 128
 """Whose files are compared, workers last: 100 files each take some 60 ms together."""
 GPU_DEVICES = ("/dev/nvidia-uvm", "/dev/kfd")
 """Open in every process with a CUDA or ROCm context, and in no monitor."""
 NO_NAMES = ("/dev/", "/memfd:")
-"""What is called so may be something else in each process, or is no file of the training's."""
+"""Files with such names may differ in each process, or are no files of the training."""
 MOST_MAPS = 64
 """Members whose mapped memory is compared."""
 LAST_OF_ITS_OWN = 2
@@ -49,8 +49,6 @@ COMMAND_CHARS = 200
 
 
 class Daemons:
-    """Of one attempt at a time."""
-
     def __init__(
         self,
         system: ProcessSystem,
@@ -68,20 +66,20 @@ class Daemons:
     def forget(self) -> None:
         self._sessions: set[int] = set()
         self._commands: dict[str, ProcessId] = {}
-        """Of everybody who belongs to the training for sure, the dead included."""
+        """Of every confirmed member of the training, exited ones included."""
         self._certain: set[ProcessId] = set()
         self._judged: dict[ProcessId, Daemon] = {}
         self._seen: dict[ProcessId, float] = {}
         self._next = self._next_new = 0.0
 
     def seed(self, daemons: Iterable[Daemon], members: Iterable[Member]) -> None:
-        """As the log tells: who was judged, and who has belonged to the training for sure."""
+        """By the log: judged daemons, and confirmed members."""
         self._judged = {daemon.process: daemon for daemon in daemons}
         self._certain = {member.identity for member in members} - self._judged.keys()
 
     @property
     def left(self) -> frozenset[ProcessId]:
-        """Who is not ours to kill."""
+        """Processes that wtrain does not kill."""
         return frozenset(who for who, daemon in self._judged.items() if daemon.is_left)
 
     def look(
@@ -116,7 +114,7 @@ class Daemons:
         rows: Mapping[int, ProcessRow],
         root: ProcessId | None,
     ) -> tuple[list[MemberSample], list[MemberSample]]:
-        """Who belongs to the training for sure, and who is judged."""
+        """Confirmed members, and processes that are judged."""
         if root is None:
             return alive, []
         self._sessions.add(root.pid)  # it leads one, dead or alive
@@ -148,7 +146,7 @@ class Daemons:
         return certain, outside
 
     def _is_named(self, pid: int) -> bool:
-        """By a pattern of the user's: then it may stay, though it never left the session."""
+        """Matches a pattern of the user's: then it may stay, though it never left the session."""
         command = self._command(pid) if self._stopping.leave else ""
         return command not in self._commands and bool(matching(command, self._stopping.leave))
 
@@ -225,7 +223,7 @@ class Daemons:
 
 
 class _Table:
-    """Who has what open, at one moment."""
+    """What each process has open, at one moment."""
 
     def __init__(
         self,
@@ -237,7 +235,7 @@ class _Table:
         places: tuple[str, ...],
         ports: frozenset[int],
     ) -> None:
-        """Read what everybody has open; pumps (keeper, supervisor) read the training's output."""
+        """Read all open files; pumps (keeper, supervisor) read the training's output."""
         self._system = system
         self._members, self._pumps = members, pumps
         self._places, self._ports = places, ports
@@ -256,7 +254,6 @@ class _Table:
         self._memory: dict[ProcessId, frozenset[str]] = {}
 
     def holds(self, who: ProcessId) -> Iterator[Hold]:
-        """What ties it to the training."""
         for file in self._files[who]:
             yield from self._hold(file)
         mine = _private(self._system.shared_mappings(who.pid))
@@ -306,7 +303,7 @@ class _Table:
             yield Hold(ground="output" if output else ground, what=f"pid {who.pid}", member=who)
 
     def client(self, who: ProcessId) -> str | None:
-        """Where somebody is connected who is neither of the training nor judged with it."""
+        """An address with a client that is neither of the training nor judged with it."""
         inodes = [_inode(file.name) for file in self._files[who] if file.name.startswith("socket:")]
         listening = {self._sockets.ports[inode] for inode in inodes if inode in self._sockets.ports}
         for inode in inodes:
@@ -324,13 +321,12 @@ class _Table:
 
 
 def command_of(system: ProcessSystem, pid: int) -> str:
-    """The command line for a person, without secrets."""
     arguments = (system.command_line(pid) or ())[:COMMAND_CHARS]  # of thousands of files
     return printable(" ".join(redact_argv(arguments))[:COMMAND_CHARS])
 
 
 def _launches(one: MemberSample) -> bool:
-    """Itself, unlike a script that has called spawn() and may have started anything besides."""
+    """A plain launcher, unlike a script that has called spawn() and may have started anything."""
     return one.member.role == "launcher" and (one.slot is None or one.slot.role == "launcher")
 
 
@@ -339,5 +335,5 @@ def _inode(name: str) -> int:
 
 
 def _private(mappings: frozenset[str] | None) -> frozenset[str]:
-    """Memory without a name: only who has inherited it, or was handed it, has it."""
+    """Unnamed memory: only processes that inherited it, or were handed it, have it."""
     return frozenset(each for each in mappings or () if each.endswith("(deleted)"))

@@ -42,27 +42,26 @@ class _Exit(Value):
 
 
 class KeeperRecord(Value):
-    """What a keeper says of itself and of the training it has started, or failed to."""
+    """A keeper's record of itself and of the training it started, or failed to start."""
 
     keeper_pid: int
     keeper_start: int | None
-    """None where only psutil tells start times: ask the system for the identity."""
+    """None where only psutil has start times: ask the system for the identity."""
     pid: int | None
     start: int | None
     failure: _Failure | None = msgspec.field(name="error")
     runs: bool
-    """False: it was forked, and waits for a word of the keeper's before it becomes the training."""
+    """False: forked, and waits for the keeper's signal before it becomes the training."""
 
     def keeper(self, system: ProcessSystem) -> ProcessId:
         return _identity(system, self.keeper_pid, self.keeper_start)
 
     @property
     def error(self) -> str | None:
-        """Why no training could be started."""
         return self.failure.message if self.failure is not None else None
 
     def root(self, system: ProcessSystem) -> ProcessId | None:
-        """The training's root process; None when none could be started."""
+        """The training's root process; None if none could be started."""
         return None if self.pid is None else _identity(system, self.pid, self.start)
 
 
@@ -72,7 +71,7 @@ def read_keeper(attempt_dir: Path) -> KeeperRecord | None:
 
 
 def read_exit(attempt_dir: Path) -> ExitStatus | None:
-    """How the training's root ended, None while nobody has written that down."""
+    """How the training's root exited, None until that is recorded."""
     keeper = read_keeper(attempt_dir)
     if keeper is not None and keeper.error is not None:
         return ExitStatus(code=None, signal=None, how_known="not-started", error=keeper.error)
@@ -89,14 +88,12 @@ def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
 
 
 FILE_WITHIN_S = 0.5
-"""After its keeper's word, until an exit without exit.json is believed: the file tells more."""
+"""Wait for exit.json after the keeper's message: the file has more detail."""
 SILENT_KEEPER_S = 30.0
-"""A keeper that lives so long after the root, without a word or a file, will not tell any more."""
+"""A keeper that lives this long after the root without a record will not write one."""
 
 
 class Ending:
-    """The exit of one attempt, as far as it is known."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._told_at: float | None = None
@@ -105,10 +102,10 @@ class Ending:
         self._watch: ExitWatch | None = None
         self.status: ExitStatus | None = None
         self.known_at = 0.0
-        """When it was read or told."""
+        """When the exit was read."""
 
     def follow(self, root: ProcessId | None) -> None:
-        """Hold on to the root while it lives: its keeper may die before it."""
+        """Follow the root while it lives: its keeper may die before it."""
         if root is not None and self._root is None:
             self._root = root
             self._watch = self._context.system.watch_exit(root)
@@ -119,7 +116,7 @@ class Ending:
             self._watch = None
 
     def read(self, attempt_dir: Path, now: float) -> bool:
-        """Ask the file, and the keeper; whether there is an answer that was not there before."""
+        """Ask the file, and the keeper; whether there is a new answer."""
         if self.status is not None:
             return False
         self.status = read_exit(attempt_dir) or self._told(now)
@@ -128,7 +125,7 @@ class Ending:
         return self.status is not None
 
     def behind(self, end: RankEnd | None) -> None:
-        """The root's 0 hides this end: it is how the attempt ended."""
+        """This failure is behind the root's exit code 0: it is how the attempt ended."""
         if end is not None and self.status is not None:
             code = end.code or (1 if end.signal is None else None)
             signal = end.signal if code is None else None
@@ -137,7 +134,7 @@ class Ending:
     def settle(
         self, attempt_dir: Path, now: float, *, root_alive: bool, keeper_alive: bool
     ) -> bool:
-        """After a look: end the waiting when nobody is left to answer; whether it did."""
+        """After a sample: stop waiting when nothing is left to answer; whether it did."""
         if self.status is not None:
             return False
         if root_alive:
@@ -158,7 +155,7 @@ class Ending:
         return True
 
     def _seen(self) -> ExitStatus | None:
-        """What the system tells of a root whose keeper is gone, or does not answer."""
+        """What the system shows of a root whose keeper is gone, or does not answer."""
         if self._root is None:
             return None
         # We adopt orphans: its parent is this supervisor, if this one has started the keeper.
@@ -171,7 +168,7 @@ class Ending:
         return ExitStatus(code=code, signal=signal, how_known=how)
 
     def _told(self, now: float) -> ExitStatus | None:
-        """What the keeper has told, once exit.json had its time to appear."""
+        """The keeper's message, once exit.json had its time to appear."""
         keeper = self._context.keeper
         if keeper is None or keeper.exit is None:
             return None
@@ -191,7 +188,7 @@ _STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prterun")
 
 
 class Departures:
-    """The ranks and launchers of one attempt, and those of them that have ended."""
+    """The ranks and launchers of one attempt, and which of them have exited."""
 
     def __init__(self, system: ProcessSystem, last_words: LastWords) -> None:
         self._system = system
@@ -203,17 +200,17 @@ class Departures:
         self._launching: dict[ProcessId, str] = {}
         self._launchers: dict[ProcessId, RankEnd] = {}
         self.vanished: tuple[RankEnd, ...] = ()
-        """Helpers that ended badly, or nobody knows how, the newest last."""
+        """Helpers that failed, or exited for unknown reasons, the newest last."""
         self._first_seen: dict[int, Member] = {}
-        """By pid; the parent of an orphan is the one that it had at first."""
+        """By pid, with the parent that an orphan had at first."""
 
     def seed(self, ends: Iterable[RankEnd]) -> None:
-        """What an earlier supervisor has recorded."""
+        """Ends recorded by an earlier supervisor."""
         for end in ends:
             self._ends.setdefault(ProcessId(end.pid, end.start), end)
 
     def look(self, members: Iterable[MemberSample], now: float) -> tuple[RankEnd, ...]:
-        """All ranks that have ended so far, oldest first."""
+        """All ranks that have exited so far, oldest first."""
         present = {sample.member.identity: sample for sample in members}
         for identity, sample in present.items():
             known, member = self._first_seen.get(identity.pid), sample.member
@@ -238,7 +235,7 @@ class Departures:
         return tuple(self._ends.values())
 
     def hidden_failure(self, now: float) -> RankEnd | None:
-        """Once the root has ended with 0: the failure behind it for which nobody has answered."""
+        """After the root's exit code 0: the failure behind it that no launcher reported."""
         for identity, sample in list(self._alive.items()):
             if self._system.is_alive(identity) is False:
                 self._bury(identity, sample, now)
@@ -255,7 +252,7 @@ class Departures:
         return min(failed, key=lambda end: end.at, default=found)
 
     def _launcher_of(self, end: RankEnd) -> ProcessId | None:
-        """The one that answers for this rank by its own exit code."""
+        """The launcher that reports this rank by its own exit code."""
         above = self._parent(end.pid)
         while above is not None and above.role != "keeper":
             if above.identity in self._launching:
@@ -269,7 +266,7 @@ class Departures:
         return self._first_seen.get(self._first_seen[pid].ppid) if pid in self._first_seen else None
 
     def _as_meant(self, end: RankEnd) -> RankEnd:
-        """Without a signal that the script itself has sent, as far as its parent tells."""
+        """Without a signal that the script itself has sent, as far as its parent shows."""
         above = self._parent(end.pid)
         polite = end.signal in _ASKED_TO_END and above is not None and above.name not in SHELLS
         if polite or (above is not None and above.name == _TIMEOUT):
@@ -341,7 +338,7 @@ class Departures:
 
 
 def _answers(sample: MemberSample) -> bool:
-    """A launcher that tells by its own exit code how its ranks ended; no script that forks."""
+    """A launcher that reports by its exit code how its ranks ended; no script that forks."""
     ours = sample.slot is None or sample.slot.role == "launcher"
     return sample.member.name in _STARTERS or (sample.member.role == "launcher" and ours)
 

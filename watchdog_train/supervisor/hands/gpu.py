@@ -26,17 +26,17 @@ FIRST_ANSWER_S = 60.0
 """A driver without persistence mode initialises every GPU first, which takes seconds for each."""
 ANSWER_S = 15.0
 STALE_S = 7.0
-"""An older reading says nothing about now."""
+"""Maximum age of a reading that still counts as present."""
 RETRY_S = (30.0, 120.0, 600.0)
-"""Between a failure and the next try; after as many failures in a row it is given up."""
+"""Between a failure and the next try; after the last one it is given up."""
 
 
 class GpuWatch:
-    """Listens to one child; `reading` is the newest line that it said."""
+    """Reads from one child; `reading` is its newest line."""
 
     def __init__(self, children: ChildTable, argv: Sequence[str]) -> None:
         self.trouble: str | None = None
-        """Why nothing is known of the GPUs any more; None as long as there is hope."""
+        """Why nothing is known of the GPUs any more; None while a try is left."""
         self.xids: tuple[GpuXid, ...] = ()
         """Errors that the driver has reported."""
         self._helper = Helper(children, "gpu")
@@ -49,7 +49,6 @@ class GpuWatch:
         self._retry_at = 0.0
 
     def reading(self, now: float) -> GpuReading | None:
-        """The newest look at all devices; None: unknown."""
         if self.trouble is None:
             self._listen(now)
         if self._reading is None or now - self._heard_at > STALE_S:
@@ -57,7 +56,7 @@ class GpuWatch:
         return self._reading
 
     def close(self) -> None:
-        """End the child, if the driver lets it end."""
+        """Stop the child, if the driver allows it."""
         self._helper.kill()
 
     def _listen(self, now: float) -> None:
@@ -113,7 +112,7 @@ MOST_NAMED = 8
 
 
 class GpuMemory:
-    """One run's claim to GPU memory, over all of its attempts."""
+    """One run's use of GPU memory, over all of its attempts."""
 
     def __init__(self, watch: GpuWatch, system: ProcessSystem, name: Callable[[int], str]) -> None:
         self.watch = watch
@@ -124,13 +123,13 @@ class GpuMemory:
         self._asked_at: float | None = None
 
     def follow(self, reading: GpuReading, pids: AbstractSet[int]) -> None:
-        """A look while the job runs."""
+        """Record a reading while the job runs."""
         self._asked_at = None
         self._claim = claimed(self._claim, reading, pids)
         self._devices |= {device.index for device in own_devices(reading, pids)}
 
     def held(self, now: float, ever: AbstractSet[ProcessId]) -> GpuHold | None:
-        """Who holds it now that the job is gone; None: it has used none, or nobody can be asked.
+        """Who holds the job's GPU memory after its exit; None: it used none, or unknown.
 
         `ever`: all processes that ever belonged to the run.
         """
@@ -147,7 +146,7 @@ class GpuMemory:
         )
 
     def seen(self, now: float, ever: AbstractSet[ProcessId]) -> GpuSeen:
-        """Who else has memory on the job's devices, and errors of these; as far as it is known."""
+        """Who else has memory on the job's devices, and errors of these, as far as known."""
         reading = self.watch.reading(now)
         xids = tuple(xid for xid in self.watch.xids if xid.index in {None, *self._devices})
         if reading is None:
@@ -157,7 +156,7 @@ class GpuMemory:
         return GpuSeen(others=others, xids=xids)
 
     def _still_ours(self, reading: GpuReading, ever: AbstractSet[ProcessId]) -> set[int]:
-        """A pid of ours that the driver names: ours, unless somebody else has the pid by now."""
+        """Pids of ours that the driver names, unless the pid belongs to another process by now."""
         listed = {one.pid for device in reading.devices for one in device.processes or ()}
         starts = {who.pid: who for who in ever if who.pid in listed}
         return {pid for pid, who in starts.items() if self._system.identity(pid) in (None, who)}

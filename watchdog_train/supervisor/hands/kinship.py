@@ -18,7 +18,7 @@ def parents(row: ProcessRow, everybody: Mapping[int, ProcessRow]) -> Iterator[Pr
 
 
 class Kinship:
-    """Over members and slots by pid; the members may change between two questions."""
+    """Over members and slots by pid; members may change between two calls."""
 
     def __init__(self, by_pid: Mapping[int, Member], slots: Mapping[int, SlotReading]) -> None:
         self._by_pid = by_pid
@@ -35,7 +35,7 @@ class Kinship:
             above = self._by_pid.get(above.ppid)
 
     def wrappers(self) -> frozenset[ProcessId]:
-        """What stands above a launcher or rank: shells, `uv run`, `time`; the keeper is no such."""
+        """Parents of launchers and ranks: shells, `uv run`, `time`; not the keeper."""
         return frozenset(
             above.identity
             for member in self._by_pid.values()
@@ -91,7 +91,7 @@ class Kinship:
         )
 
     def is_orphan(self, member: Member) -> bool:
-        """Nothing that a heartbeat is known of stands above it."""
+        """Whether no process above it has a heartbeat."""
         return not any(above.pid in self._slots for above in self.ancestors(member))
 
     def rank_above(self, member: Member) -> int | None:

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 KEEPER_CHILD = "keeper"
-"""Name of a keeper, and of a pump that has taken its place, among our children."""
+"""Name of a keeper, and of a pump that has replaced it, among our children."""
 EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
-"""Exit code and signal, one of them -1: the keeper's word on the wake pipe."""
+"""Exit code and signal, one of them -1: the keeper's message on the wake pipe."""
 ORDERS_CAP_BYTES = 64 * 1024
 LINGER_S = 5.0
-"""How long a keeper stays for the last output when nobody is left but a disk takes nothing."""
+"""How long a keeper stays for the last output when no process is left but the disk is full."""
 
 
 class LaunchedKeeper:
-    """A keeper and our own ends of what it works with."""
+    """A keeper and our own ends of its pipes."""
 
     def __init__(self, child: Child, ends: Ends, attempt_dir: Path) -> None:
         self.child = child
@@ -46,7 +46,7 @@ class LaunchedKeeper:
         self.attempt_dir = attempt_dir
         self.streams = {name: attempt_dir / file for name, file in ends.files.items()}
         self.exit: ExitStatus | None = None
-        """As the keeper told it, for when the run directory takes no exit.json."""
+        """By the keeper's message, for a run directory that takes no exit.json."""
         self._half_line = b""
 
     @property
@@ -55,7 +55,7 @@ class LaunchedKeeper:
         return self.ends.wake_read
 
     def clear_wake(self) -> None:
-        """Take what the keeper has sent, so that the next wait waits."""
+        """Read the wake-ups, so that the next wait blocks."""
         with suppress(BlockingIOError):
             while self.wake_fd >= 0:
                 said = os.read(self.wake_fd, 4096)
@@ -119,7 +119,6 @@ def start_keeper(
 
 
 def stream_files(attempt_dir: Path) -> dict[str, Path]:
-    """The capture files of an attempt by stream: output, or stdout and stderr."""
     streams = read_orders(attempt_dir).get("streams")
     known = ("output", "stdout", "stderr")
     return {
@@ -130,7 +129,7 @@ def stream_files(attempt_dir: Path) -> dict[str, Path]:
 
 
 def read_orders(attempt_dir: Path) -> dict[str, Any]:
-    """What the keeper of an attempt was told; training may have written there since."""
+    """The orders that the keeper of an attempt got; training may have written there since."""
     return read_json(attempt_dir / "launch.json", dict[str, Any], cap_bytes=ORDERS_CAP_BYTES) or {}
 
 

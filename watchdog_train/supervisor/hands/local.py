@@ -42,7 +42,7 @@ COLLECTING: frozenset[TaskName] = frozenset(("look", "evidence"))
 
 
 class LocalHands(Sampler):
-    """The processes of one attempt after the other; remembers only what one attempt needs."""
+    """The processes of one attempt after the other; keeps only what one attempt needs."""
 
     host = ""
 
@@ -127,9 +127,9 @@ class LocalHands(Sampler):
             self._hear_last_words(state, now)
 
     def _hear_last_words(self, state: State, now: float) -> None:
-        """Steps that were made between the last look and the exit count, too.
+        """Count the steps between the last sample and the exit.
 
-        The processes may have left the sample by now: their slots are heard all the same.
+        The processes may have left the sample by now; their slots are read all the same.
         """
         said = self._last_words.read()
         self._final = tuple(
@@ -151,9 +151,9 @@ class LocalHands(Sampler):
         )
 
     def _without_word(self, record: KeeperRecord | None, attempt_dir: Path) -> LaunchReport | None:
-        """What became of a launch when its keeper has ended in the middle; None while it lives.
+        """The result of a launch whose keeper died during it; None while the keeper lives.
 
-        A process that it had forked runs the training only if the keeper gave the word before.
+        A forked process runs the training only if the keeper gave the signal before.
         """
         context, system = self._context, self._context.system
         ours = context.keeper
@@ -200,7 +200,7 @@ class LocalHands(Sampler):
             context.display.follow(launched.streams, gates=launched.ends.take_gates())
 
     def drain(self, number: int) -> None:
-        """Take the output of an attempt whose keeper has died."""
+        """Read the output of an attempt whose keeper has died."""
         context = self._context
         if context.ends is None:
             return
@@ -222,7 +222,7 @@ class LocalHands(Sampler):
         return deliver(action, roles, self._context.system)
 
     def forward(self, root: ProcessId, number: int) -> bool:
-        """Hand a scheduler's warning on to a root that handles it; whether it does."""
+        """Pass a scheduler's signal to a root that handles it; whether it does."""
         system = self._context.system
         return bool(system.handles_signal(root.pid, number)) and (
             system.send_signal(root, number) is not None
@@ -239,11 +239,10 @@ class LocalHands(Sampler):
         self._context.tasks.discard(name)
 
     def clean_up(self, state: State) -> TreeGone:
-        """Remove what a killed tree leaves in shared memory, as far as it is known to be its own.
+        """Remove what a killed tree leaves in shared memory, if it is known to be its own.
 
-        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is by nobody
-        now. Other names (psm_*) say nothing about their owner: the kill order lets the resource
-        trackers remove those.
+        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is unmapped now.
+        Other names (psm_*) show no owner: the kill order lets the resource trackers remove those.
         """
         context = self._context
         ours = self.members_ever()
@@ -281,10 +280,10 @@ def _root_alive(members: tuple[MemberSample, ...], tree: Tree) -> bool:
 def deliver(
     action: Signal, roles: Mapping[ProcessId, Role], system: ProcessSystem
 ) -> Iterator[SentSignal]:
-    """Send a signal; what each target was sent.
+    """Send a signal; yields what each target was sent.
 
-    Of a group signal those who are outside of the groups get their own. What a shell starts in its
-    background ignores Ctrl-C, and gets SIGTERM instead.
+    Targets outside of the groups get a signal of their own. Background processes of a shell
+    ignore Ctrl-C, and get SIGTERM instead.
     """
     groups = {one: system.process_group(one.pid) for one in action.targets if action.group}
     # Before the first signal: a script may ignore the second one while it acts on the first.

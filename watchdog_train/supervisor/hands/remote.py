@@ -43,22 +43,20 @@ from watchdog_train.system.protocol import ProcessSystem
 from watchdog_train.trusted_files import make_folder, open_regular
 
 AGAIN_S = 1.0
-"""An agent hears a word so often, and what it has not answered again."""
+"""How often an agent gets a message, and again what it has not answered."""
 SAME_CLOCK_S = 1.0
-"""Clocks that differ by less are one clock, read at two moments."""
+"""Clocks that differ by less count as one clock, read at two moments."""
 MOST_DIFFERENCES = 64
 STAY_S = 20.0
-"""For agents to hear that the run is over."""
+"""How long to wait for agents to learn that the run is over."""
 END_LOOK_S = 0.05
 MOST_BYTES = 512 << 20
-"""Of files that one machine may send in a run."""
+"""Maximum total size of the files one machine may send during a run."""
 _ASKED: dict[type, a.TaskName] = {a.StartLook: "look", a.StartEvidence: "evidence"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class RemoteHands:
-    """One agent; see Hands."""
-
     exit_known_at = 0.0
 
     def __init__(self, host: str, machines: Machines) -> None:
@@ -68,18 +66,18 @@ class RemoteHands:
         self._report: messages.Report | None = None
         self._heard_at = self._context.system.monotonic()
         self._differences: deque[float] = deque(maxlen=MOST_DIFFERENCES)
-        """Of its clock to ours, each with the time that a word takes."""
+        """Of its clock to ours, each with the travel time of the message."""
         self._present = 0
         self._checkpoint = ""
         self._orders: deque[messages.Order] = deque()
         self.epoch = 0
-        """Later than that of every leader that its agent knows; 0: it was never heard."""
+        """Later than that of every leader that its agent knows; 0: no report yet."""
         self._number = self._taken = self._written = 0
         self._obeyed_at = 0.0
         self._said: object = None
         self._said_at = 0.0
         self.over = False
-        """It knows that the run is over, or has ended itself."""
+        """It knows that the run is over, or has exited."""
 
     def begin(self, now: float) -> None:
         self.exit_known_at = 0.0
@@ -88,7 +86,7 @@ class RemoteHands:
         self._present = state.attempts[-1].attempt if state.attempts else 0
 
     def sample(self, state: State, now: float, *, late_s: float, quiet: bool) -> None:
-        """Its agent looks by itself, and reports."""
+        """Nothing to do: its agent takes samples, and reports them."""
 
     @property
     def sight(self) -> a.TreeSight:
@@ -112,7 +110,7 @@ class RemoteHands:
         )
 
     def _seen(self, now: float) -> a.TreeSight:
-        """Of the present attempt; where its agent has heard us and has none, that one is gone."""
+        """Of the present attempt; gone if the agent knows our order and has no such attempt."""
         report, nothing = self._report, together((), at=now, host=self.host)
         if report is not None and report.attempt == self._present:
             return report.sight
@@ -134,7 +132,6 @@ class RemoteHands:
         return any(isinstance(order.work, messages.StartAttempt) for order in self._orders)
 
     def take(self, message: messages.Report | messages.Parcel, now: float) -> None:
-        """One word of its agent."""
         if isinstance(message, messages.Parcel):
             if message.number == self._taken + 1 or self._taken == 0:
                 self._taken = message.number
@@ -183,7 +180,7 @@ class RemoteHands:
                 file.write(chunk.data)
 
     def _path(self, path: str) -> Path | None:
-        """Where a file of its run directory is kept in ours; what it sends is not believed."""
+        """Where a file of its run directory is kept in ours; paths it sends are not trusted."""
         parts = path.split("/")
         if not all(map(_NAME.fullmatch, parts)) or len(parts) < 3:
             return None
@@ -235,7 +232,7 @@ class RemoteHands:
         """Its agent lives on."""
 
     def know(self, event: SaveProven | RequestRefused) -> None:
-        """Somebody may wait for it there."""
+        """A client may wait for it on that machine."""
         self._order(messages.Known(event=event))
 
     def _order(self, work: messages.Work) -> None:
@@ -243,7 +240,7 @@ class RemoteHands:
         self._orders.append(messages.Order(number=self._number, work=work))
 
     def say(self, word: messages.Orders, now: float) -> None:
-        """What is new at once; once a second what it has not answered, and that we live."""
+        """Send news at once; once a second unanswered orders and a sign of life."""
         self._checkpoint = word.checkpoint
         news = (self._number, self._taken, word.checkpoint, word.over)
         if self.epoch and (news != self._said or now - self._said_at >= AGAIN_S):
@@ -254,20 +251,17 @@ class RemoteHands:
 
 
 class Machines:
-    """The agents of one leader."""
-
     def __init__(self, context: Context, task: JobTask, link: Link) -> None:
         self.context = context
         self.link = link
         self.place = machine_of(context.system)
         self._other_key_said = False
         self.requests: list[a.Request] = []
-        """What people have asked an agent."""
         self.hands = tuple(RemoteHands(task.name_of(n), self) for n in range(1, task.tasks))
         self._by_name = {each.host: each for each in self.hands}
 
     def poll(self, state: State, now: float) -> None:
-        """Take what has come, and say what is due."""
+        """Take received messages, and send what is due."""
         for name, data in self.link.receive():
             hands, message = self._by_name.get(name), messages.decode(messages.UP, data)
             if hands is not None and message is not None:
@@ -291,7 +285,7 @@ class Machines:
             each.say(word, now)
 
     def end(self, state: State) -> None:
-        """Stay until all have heard that the run is over; for a while."""
+        """Wait until all know that the run is over; STAY_S at most."""
         monotonic = self.context.system.monotonic
         until = monotonic() + STAY_S
         while monotonic() < until and not all(each.over for each in self.hands):
@@ -300,12 +294,12 @@ class Machines:
 
 
 def machine_of(system: ProcessSystem) -> str:
-    """Within which the number of a process means something: host, boot and pid namespace."""
+    """The scope of a pid: host, boot and pid namespace."""
     return f"{socket.gethostname()}/{system.boot_id() or ''}/{proc.link('self', 'ns/pid') or ''}"
 
 
 def this_machine(context: Context, place: str, state: State) -> Machine:
-    """Ours, for the others; `place` is of machine_of()."""
+    """This machine, for the others; `place` is of machine_of()."""
     return Machine(
         host="",
         hostname=socket.gethostname(),
@@ -319,7 +313,7 @@ _MOMENTS = ("last_beat_ns", "batch_ns", "backward_ns", "backward_end_ns", "expec
 
 
 def as_of(report: messages.Report, host: str, offset_s: float) -> messages.Report:
-    """What an agent tells, with its machine's name and by our clock."""
+    """An agent's report with its machine's name and by our clock."""
 
     def there(who: ProcessId) -> ProcessId:
         return ProcessId(who.pid, who.start, host)

@@ -37,20 +37,19 @@ from watchdog_train.system.protocol import stranger
 from watchdog_train.trusted_files import entries
 
 CHEAP_SOCKETS = 32
-"""Processes whose sockets are read at every look."""
+"""Processes whose sockets are read at every sample."""
 ASK_ON_S = 60.0
-"""So long after a quiet window the line for the CPUs is watched: else a starved training, which
-looks quiet whenever it is not, would be quiet in every other window."""
+"""How long to watch waits for a CPU after an idle window: without it a starved training looks
+idle, so it would look idle in every other window.
+"""
 MOST_NAMES = 64
 MOST_OUTLIVING = 8
 STORE_VARIABLE = "MASTER_PORT"
 LEAST_PORT, MOST_PORT = 1024, 65535
-"""Lower ports are those of servers that have other things to say than a store."""
+"""Lower ports belong to servers that are no store."""
 
 
 class Sampler:
-    """Makes the samples of one attempt after the other."""
-
     def __init__(self, context: Context, last_words: LastWords) -> None:
         self._context = context
         self._tree: ProcessTree | None = None
@@ -97,23 +96,21 @@ class Sampler:
         return self._of_earlier_attempts | now
 
     def gpu_hold(self, now: float) -> GpuHold | None:
-        """Who holds the GPU memory that another attempt needs; of a time without an attempt."""
+        """Processes that hold GPU memory the next attempt needs; between attempts."""
         return self._gpus.held(now, self._identities_ever()) if self._gpus is not None else None
 
     def gpu_seen(self) -> GpuSeen:
-        """Who else has memory on the job's GPUs, and errors of theirs that the driver reported."""
         if self._gpus is None:
             return GpuSeen()
         return self._gpus.seen(self._context.system.monotonic(), self._identities_ever())
 
     def members_ever(self) -> frozenset[int]:
-        """Pids of everybody who ever belonged to the present attempt."""
+        """Pids of all members of the present attempt so far."""
         ever = self._tree.identities_ever() if self._tree is not None else ()
         return frozenset(who.pid for who in ever)
 
     @property
     def rows(self) -> Mapping[int, ProcessRow]:
-        """The processes of the newest look."""
         return self._tree.rows if self._tree is not None else {}
 
     def look(
@@ -127,7 +124,7 @@ class Sampler:
         quiet: bool,
         exited_well: bool,
     ) -> Sample:
-        """Sample everybody; see Hands.sample(). `exited_well`: the root has, with code 0."""
+        """See Hands.sample(). `exited_well`: the root has exited with code 0."""
         context = self._context
         number = state.attempts[-1].attempt
         tree = self._seeded_tree(state, mine, launch)
@@ -175,7 +172,7 @@ class Sampler:
         )
 
     def _outliving(self, look: Sample, now: float) -> tuple[Outliving, ...]:
-        """What those who live on after a success do: of each that is not left, read anew."""
+        """What processes that outlive a success do, read again, without daemons that stay."""
         found: list[Outliving] = []
         before, self._before = self._before, {}
         for one in look.members:
@@ -201,7 +198,7 @@ class Sampler:
         return tuple(found)
 
     def _cpu_wait_s(self, look: Sample, now: float, *, quiet: bool) -> float | None:
-        """Only where all else is quiet: it takes 10 microseconds a thread."""
+        """Only if all else is idle: it takes 10 microseconds a thread."""
         if quiet:
             self._line_until = now + ASK_ON_S
         waits = None
@@ -216,9 +213,9 @@ class Sampler:
         return self._line.waited_s
 
     def _gpu_use(self, look: Sample, now: float) -> tuple[GpuUse | None, tuple[MemberSample, ...]]:
-        """Of the job, and the members with that of each rank.
+        """GPU use of the job, and the members with that of each rank.
 
-        Nobody is asked before something trains: most commands need no GPU.
+        Not read before something trains: most commands need no GPU.
         """
         members = look.members
         if self._gpus is None or not any(m.slot is not None for m in members):
@@ -242,7 +239,7 @@ class Sampler:
         return msgspec.structs.replace(use, other_names=tuple(map(self._name, use.others)))
 
     def _name(self, pid: int) -> str:
-        """`pid 4242 (python train.py, user alice)`, as far as the system tells."""
+        """`pid 4242 (python train.py, user alice)`, if the system shows them."""
         if pid not in self._names:
             if len(self._names) > MOST_NAMES:
                 self._names.clear()
@@ -250,11 +247,11 @@ class Sampler:
         return self._names[pid]
 
     def _tcp_bytes(self, look: Sample, *, quiet: bool) -> int | None:
-        """Reading every socket of 320 processes takes 20 ms: only when all else is quiet.
+        """Reading every socket of 320 processes takes 20 ms: only if all else is idle.
 
         A torchrun agent talks to its own store all the time (1.3 to 2.2 kB/s measured), and a rank
-        that waits in a rendezvous to the agent's, or to the one that rank 0 holds (7 to 9), here or
-        on another machine: none of that is a sign of life.
+        that waits in a rendezvous to the agent's or rank 0's store (7 to 9), here or on another
+        machine: none of that is a sign of life.
         """
         launchers = [s.member.pid for s in look.members if s.member.role in ("launcher", "keeper")]
         ranks = [s.member.pid for s in look.members if s.member.role == "rank"]
@@ -265,10 +262,10 @@ class Sampler:
         return self._context.system.tcp_bytes(pids, (*launchers, *ranks), stores)
 
     def _store_port(self, pid: int) -> int | None:
-        """Where this rank finds the store of its job, which may be on another machine.
+        """The port of this rank's job store, which may be on another machine.
 
-        Its WORLD_SIZE is larger than this machine then, and no such job is ended for its silence
-        unless all others are known to be silent, too.
+        Then its WORLD_SIZE exceeds this machine, and the job is killed for its silence only if all
+        other machines are known to be silent, too.
         """
         if pid not in self._store_ports:
             found = self._context.system.environment(pid, (STORE_VARIABLE,)) or {}
@@ -276,7 +273,7 @@ class Sampler:
         return self._store_ports[pid]
 
     def _next_ports(self) -> frozenset[int]:
-        """That the next attempt binds, as far as ranks and environment tell."""
+        """Ports that the next attempt binds, by ranks and environment."""
         named = {*self._store_ports.values(), _port(self._context.environment)}
         return frozenset(port for port in named if port is not None)
 
@@ -293,9 +290,9 @@ class Sampler:
         return tuple(os.path.abspath(os.path.join(context.cwd, place)) for place in found)
 
     def _seeded_tree(self, state: State, mine: Tree, launch: LaunchReport | None) -> ProcessTree:
-        """The tree's record, with the keeper and the root in it as soon as they are known.
+        """The record of the tree, with keeper and root as soon as they are known.
 
-        Also before the keeper has reported: one that never does must be found and ended, too.
+        A keeper that never reports must be found and killed, too.
         """
         context = self._context
         if self._tree is None:
@@ -338,7 +335,6 @@ def _rate(now: float | None, before: float | None, seconds: float) -> float | No
 
 
 def _log_bytes(attempt_dir: Path) -> int:
-    """Size of all captured output, rotated parts included."""
     total = 0
     with suppress(OSError), entries(attempt_dir) as found:
         for entry in found:

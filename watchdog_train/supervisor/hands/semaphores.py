@@ -17,12 +17,10 @@ MAPPED = "{} /dev/shm/"
 EVERY_S = 0.25
 """The list may have thousands of tensors in it."""
 READ_AT_ONCE = 4
-"""Processes whose mappings are read at one look: 3 ms each with torch in it."""
+"""Processes whose mappings are read in one sample: 3 ms each with torch."""
 
 
 class Semaphores:
-    """Of one attempt at a time."""
-
     def __init__(self, system: ProcessSystem) -> None:
         self._system = system
         self.forget()
@@ -33,14 +31,14 @@ class Semaphores:
         self._known = self._listed()
         self._made: dict[str, int] = {}
         self._open: dict[str, list[ProcessId]] = {}
-        """Names whose maker is unknown, and who has not been looked at for them."""
+        """Names without a known maker, and members whose mappings were not read for them yet."""
 
     def _listed(self) -> dict[str, int]:
         listed = self._system.shared_memory_names() or {}
         return {name: inode for name, inode in listed.items() if name.startswith(PREFIX)}
 
     def look(self, members: Iterable[ProcessId], now: float) -> None:
-        """Ask living members for what is new."""
+        """Read the mappings of living members for new names."""
         if now < self._next:
             return
         self._next = now + EVERY_S
@@ -63,7 +61,7 @@ class Semaphores:
                     left.remove(who)
 
     def unused(self) -> frozenset[str]:
-        """Those that members have made and nobody has mapped any more."""
+        """Names made by members that no process maps any more."""
         listed = self._listed()
         made = {name: inode for name, inode in self._made.items() if listed.get(name) == inode}
         mapped = mapped_names(self._system) if made else None
@@ -75,7 +73,7 @@ class Semaphores:
 
 
 def mapped_names(system: ProcessSystem) -> str | None:
-    """What the processes of this user share as memory: `INODE PATH` a line; None: unknown."""
+    """Shared memory of this user's processes: a line `INODE PATH` each; None: unknown."""
     if system.shared_mappings(os.getpid()) is None:
         return None
     names: set[str] = set()

@@ -21,9 +21,9 @@ NAMES = ("output", "stdout", "stderr")
 SELECT_FDS = 1024
 """The keeper waits for all of them with select(), which takes no higher number."""
 SPARE_FDS = 64
-"""Files that a supervisor may need besides."""
+"""Further files that a supervisor may need."""
 RANK_CAP_BYTES = 64 * 1024
-"""The least that is kept of a rank's own output."""
+"""Minimum size kept of a rank's own output."""
 
 
 class Ends:
@@ -32,20 +32,17 @@ class Ends:
     def __init__(
         self, terminal: Terminal, rank_streams: int = 0, *, is_shown: bool = False
     ) -> None:
-        """Open them, for so many ranks some of their own.
-
-        `is_shown`: a pipe or file of the user's must get all of the output.
-        """
+        """`rank_streams`: number of ranks. `is_shown`: a user's pipe or file must get it all."""
         names = ("output",) if terminal.same_stream else ("stdout", "stderr")
         self.files = {name: f"{name}.log" for name in names}
         self.wake_read = self.wake_write = -1
         self._reads: dict[str, int] = {}
         self._writes: dict[str, int] = {}
         self.gates: dict[str, int] = {}
-        """By stream, for whoever shows it: see Tail. Closed, it holds the training back no more."""
+        """By stream, for the display: see Tail. A closed gate does not hold back the training."""
         self._gate_reads: dict[str, int] = {}
         self._ranks: list[dict[str, tuple[int, int]]] = []
-        """For each rank by stream: the end to read and the end to write."""
+        """For each rank by stream: read end and write end."""
         if sys.platform == "win32":  # the keeper makes pipes itself: handles do not travel as fds
             return
         on_terminal = {
@@ -70,9 +67,9 @@ class Ends:
                     pass
 
     def _open_rank(self, terminals: dict[str, Terminal | None], most_fd: int) -> bool:
-        """Streams for one more rank; False when there are no more, so that it shares those of all.
+        """Streams for one more rank; False if it must share those of all.
 
-        Better none of its own than one that looks otherwise: a pipe beside a pseudo-terminal.
+        A shared stream is better than a pipe beside a pseudo-terminal, which looks different.
         """
         made: dict[str, tuple[int, int]] = {}
         with suppress(OSError):
@@ -95,15 +92,14 @@ class Ends:
         return (*ours, *self._writes.values(), *ranks, *wake)
 
     def for_pump(self) -> tuple[int, ...]:
-        """What the pump of a dead keeper needs of them."""
+        """Descriptors for the pump that replaces a dead keeper."""
         return (*self.reads(), *self._gate_reads.values())
 
     def are_waiting(self) -> bool:
-        """Whether there is output that nobody has taken yet."""
+        """Whether there is unread output."""
         return bool(ready(tuple(self.reads()), (), 0))
 
     def orders(self, log_cap_bytes: int) -> dict[str, Any]:
-        """The part of launch.json that names them."""
         if not self._reads:
             return {"streams": self.files, "fds": None, "child_fds": None, "wake_fd": None}
         output = self._writes.get("output", -1)
@@ -122,7 +118,7 @@ class Ends:
         }
 
     def drain_orders(self, attempt_dir: Path, log_cap_bytes: int) -> dict[str, Any]:
-        """The same for who takes the output when the keeper has died: our ends are what is left."""
+        """The same for the pump that replaces a dead keeper: only our ends are left."""
         folder = attempt_dir.absolute()
         return {
             "streams": {name: str(folder / file) for name, file in self.files.items()},
@@ -133,14 +129,13 @@ class Ends:
         }
 
     def reads(self) -> Iterator[int]:
-        """Ends that a training's output comes out of."""
+        """Read ends of the training's output."""
         yield from self._reads.values()
         for rank in self._ranks:
             for read, _ in rank.values():
                 yield read
 
     def resize(self, rows: int, columns: int) -> None:
-        """The user's window has another size now."""
         for fd in self.reads():
             set_window_size(fd, rows, columns)
 
@@ -152,13 +147,13 @@ class Ends:
         self._ranks = [{name: (read, -1) for name, (read, _) in r.items()} for r in self._ranks]
 
     def close_reads(self) -> None:
-        """Nobody on our side reads any more."""
+        """Close our read ends."""
         _close(*self.reads(), *self._gate_reads.values(), *self.gates.values(), self.wake_read)
         self._reads, self._ranks, self.wake_read = {}, [], -1
         self._gate_reads, self.gates = {}, {}
 
     def take_gates(self) -> dict[str, int]:
-        """They are the caller's from now on."""
+        """The caller owns them from now on."""
         gates, self.gates = self.gates, {}
         return gates
 
@@ -183,14 +178,10 @@ class Ends:
 
 
 class TakenEnds(Ends):
-    """Ends to read of a keeper that somebody else has started, who held them beside it."""
+    """Read ends copied from a keeper that another supervisor has started."""
 
     def __init__(self, orders: Mapping[str, Any], take: Callable[[int], int | None]) -> None:
-        """Take copies of what a keeper has open; its orders may name wrong numbers.
-
-        Raises:
-            OSError: not all streams of the training can be had.
-        """
+        """Copy the keeper's descriptors, which its orders may misname. OSError: one is missing."""
         numbers = _numbers(orders.get("fds"))
         self.files = {name: f"{name}.log" for name in numbers}
         self.wake_read = self.wake_write = -1
@@ -215,7 +206,7 @@ def _taken(
 
 
 def _numbers(told: object) -> dict[str, int]:
-    """By stream, as far as these can be numbers of files."""
+    """By stream, if these can be descriptors."""
     known = told.items() if isinstance(told, dict) else ()
     return {
         name: number
@@ -225,7 +216,7 @@ def _numbers(told: object) -> dict[str, int]:
 
 
 def _rank_numbers(told: object) -> Iterator[dict[str, int]]:
-    """For each rank the numbers of the ends to read."""
+    """For each rank the read ends."""
     streams = told.get("streams") if isinstance(told, dict) else None
     for rank in streams[:SELECT_FDS] if isinstance(streams, list) else ():
         about = rank.items() if isinstance(rank, dict) else ()

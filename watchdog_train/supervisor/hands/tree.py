@@ -35,20 +35,17 @@ MOST_DEAD = 10_000
 
 
 class KeeperLife:
-    """What snapshots of the processes say of one keeper."""
-
     def __init__(self) -> None:
-        """Nobody is known yet."""
         self.identity: ProcessId | None = None
         self._died_at: float | None = None
 
     @property
     def pid(self) -> int:
-        """0, which is no process, as long as no keeper is known."""
+        """0, which is no process, while no keeper is known."""
         return self.identity.pid if self.identity is not None else 0
 
     def is_dead(self, rows: Mapping[int, ProcessRow]) -> bool:
-        """False as long as no keeper is known, too."""
+        """Also False while no keeper is known."""
         if self.identity is None:
             return False
         row = rows.get(self.pid)
@@ -57,8 +54,8 @@ class KeeperLife:
     def is_alive(self, rows: Mapping[int, ProcessRow], now: float) -> bool:
         """Until its children have another parent, as the kernel gives them one.
 
-        A leader is a zombie before its last thread has ended, and has its children until then.
-        On Windows they keep their dead parent: it is not waited for.
+        A leader is a zombie before its last thread has ended, and has its children until then. On
+        Windows they keep their dead parent: it is not waited for.
         """
         if self.identity is None or not self.is_dead(rows):
             return self.identity is not None
@@ -69,7 +66,7 @@ class KeeperLife:
 
 TOKEN_SCAN_EVERY_S = 30.0
 SETTLED_S = 0.5
-"""A process that was born has become what it is going to be; there is one look after it, too."""
+"""Age at which a process has exec'd its program; there is one sample after it, too."""
 _HELPERS = {
     "multiprocessing.resource_tracker": "resource_tracker",
     "torch_shm_manager": "torch_shm_manager",
@@ -78,8 +75,6 @@ _HELPERS = {
 
 
 class ProcessTree:
-    """The record of one attempt's processes."""
-
     def __init__(
         self,
         system: ProcessSystem,
@@ -88,29 +83,29 @@ class ProcessTree:
         scope: str,
         helpers: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        """`helpers`: pids of the children that the supervisor has for itself."""
+        """`helpers`: pids of the supervisor's own helper children."""
         self._system = system
         self._helpers = helpers
         self._token = token
         self._scope = scope
         self._members: dict[ProcessId, Member] = {}
         self._by_pid: dict[int, Member] = {}
-        """The same, while they are sampled: one that is buried gives its number free."""
+        """The same, while they are sampled: an exited one frees its pid."""
         self._dead: dict[ProcessId, None] = {}
-        """The newest of them: of workers that are started anew a week has hundreds of thousands."""
+        """The newest of them: restarted workers of a week can be hundreds of thousands."""
         self._accounts = Accounts()
         self._keeper = KeeperLife()
         self._births = self._deaths = 0
         self._empty_looks = 0
         self._scanned_at = 0.0
         self._new: dict[ProcessId, float] = {}
-        """Recorded when: it was maybe between fork and exec, and its description is not final."""
+        """When each was recorded: between fork and exec its description is not final."""
         self._now = 0.0
         self._strangers: set[ProcessId] = set()
-        """Whose environment has not our token, and stays as it began; or who got it handed on."""
+        """Without our token in the environment, which stays as it began; or with one handed on."""
         self._before: Mapping[int, ProcessRow] = {}
         self.rows: Mapping[int, ProcessRow] = {}
-        """The newest snapshot, for whoever reaps orphans that were given to us."""
+        """The newest snapshot, for reaping adopted orphans."""
 
     def seed(self, members: Iterable[Member]) -> None:
         """Record members that are known from elsewhere: a launch, or a census in the log."""
@@ -121,11 +116,11 @@ class ProcessTree:
                 self._keeper.identity = member.identity
 
     def members(self) -> tuple[Member, ...]:
-        """Everybody recorded and not seen dead."""
+        """Recorded members that were not seen dead."""
         return tuple(self._members.values())
 
     def identities_ever(self) -> frozenset[ProcessId]:
-        """All who ever belonged, the dead included."""
+        """All members ever, exited ones included."""
         return frozenset((*self._members, *self._dead))
 
     def look(
@@ -136,10 +131,10 @@ class ProcessTree:
         thorough: bool = False,
         left: frozenset[ProcessId] = frozenset(),
     ) -> Sample:
-        """Bring the record up to date and sample it; traffic and output are not in the sample.
+        """Update the record and sample it; traffic and output are not in the sample.
 
-        `thorough`: search all processes for our token, too, as twice a minute. Members in `left`
-        are not ours to kill: nobody waits for their end.
+        `thorough`: search all processes for our token, too, as twice a minute.
+        Members in `left` are not ours to kill: their exit is not waited for.
         """
         self._now = now
         scans = thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S
@@ -200,7 +195,7 @@ class ProcessTree:
         return member
 
     def _describe_again(self, identity: ProcessId, row: ProcessRow | None) -> None:
-        """After the first look: an exec of the same program does not change its name."""
+        """After the first sample: an exec of the same program does not change its name."""
         member = self._members[identity]
         if row is not None and row.identity == identity and member.role in ("other", "launcher"):
             role, name = self._describe(row, member)
@@ -215,10 +210,10 @@ class ProcessTree:
         return "launcher" if name == row.name and starts_ranks(words) else "other", name
 
     def _add_inherited(self, everybody: Mapping[int, ProcessRow]) -> None:
-        """Orphans that came to us because the keeper, their nearest subreaper, is dead.
+        """Orphans that we adopted because the keeper, their nearest subreaper, is dead.
 
-        The kernel gives us only descendants of ours. One that left its family, has a cleared
-        environment and lost its keeper before the first look is known by nothing else.
+        The kernel gives us only our descendants. No other way finds a process that left its family,
+        has a cleared environment and lost its keeper before the first sample.
         """
         keeper = self._keeper.identity
         if keeper is None or not self._keeper.is_dead(everybody):
@@ -262,7 +257,7 @@ class ProcessTree:
         everybody: Mapping[int, ProcessRow],
         strangers: Collection[ProcessId],
     ) -> bool:
-        """Whether somebody outside of the attempt, such as a spooler, has started it for a member.
+        """Whether a process outside of the attempt, such as a spooler, has started it for a member.
 
         srun lets slurmstepd start the tasks of its own job; what sbatch has started is another job.
         """
@@ -291,12 +286,12 @@ class ProcessTree:
         return any(asked) and len(jobs - {None}) <= 1
 
     def _is_older(self, row: ProcessRow) -> bool:
-        """Than the attempt: then its environment says nothing."""
+        """Than the attempt: then its environment proves nothing."""
         keeper = self._keeper.identity
         return keeper is not None and row.start < keeper.start
 
     def _is_this_users(self, pid: int) -> bool:
-        """Root reads everybody's environment; unknown where a system has no numbers for users."""
+        """Root can read every environment; unknown where a system has no user ids."""
         theirs, mine = self._system.user_id(pid), self._system.user_id(os.getpid())
         return None in (theirs, mine) or theirs == mine
 
@@ -358,7 +353,7 @@ class ProcessTree:
     def _identify(
         self, member: Member, row: ProcessRow, slot: SlotReading | None, kin: Kinship
     ) -> Member:
-        """Fill in what a slot says, and notice an exec since the last look."""
+        """Fill in what a slot says, and notice an exec since the last sample."""
         if member.role == "keeper":
             return member
         role: Role = member.role

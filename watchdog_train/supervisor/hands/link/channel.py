@@ -13,20 +13,18 @@ from contextlib import suppress
 
 MESSAGE_CAP_BYTES = 1 << 20
 QUEUE_CAP_BYTES = 16 << 20
-"""Waiting to be written to one socket; more is refused."""
+"""Maximum number of bytes that wait for one socket; more is refused."""
 READ_BYTES = 1 << 18
 READS = 16
-"""At one time from one socket: others have their turn."""
+"""Maximum number of reads in a row from one socket: others get their turn."""
 _HEADER = struct.Struct("!IB")
 AGAIN_S = 0.5
 AT_MOST_AGAIN_S = 30.0
 SETTLED_S = 10.0
-"""A connection that lasted so long was a good one: the next wait is a short one again."""
+"""After a connection of at least this length the next wait is a short one again."""
 
 
 class Channel:
-    """One socket."""
-
     def __init__(self, link: socket.socket) -> None:
         link.setblocking(False)
         self.socket = link
@@ -36,7 +34,6 @@ class Channel:
 
     @property
     def waiting(self) -> int:
-        """Bytes that the other end has not taken yet."""
         return len(self._unsent)
 
     def put(self, peer: bytes, data: bytes) -> bool:
@@ -48,11 +45,11 @@ class Channel:
         return not self.broken
 
     def queue(self, peer: bytes, data: bytes) -> None:
-        """Send with the next flush."""
+        """Queue for the next flush."""
         self._unsent += _HEADER.pack(len(data), len(peer)) + peer + data
 
     def flush(self) -> None:
-        """Send what the other end takes now."""
+        """Send as much as the other end takes now."""
         try:
             while self._unsent:
                 sent = self.socket.send(self._unsent[:READ_BYTES])
@@ -63,7 +60,7 @@ class Channel:
             self.broken = True
 
     def take(self) -> list[tuple[bytes, bytes]]:
-        """What has come, as pairs of peer and bytes; `broken` once the other end has closed."""
+        """Received pairs of peer and bytes; `broken` is set once the other end has closed."""
         try:
             for _ in range(READS):
                 data = self.socket.recv(READ_BYTES)
@@ -90,7 +87,7 @@ class Channel:
         return frames
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Close it; first wait for so long until everything is sent and the other end closes."""
+        """Close; wait up to `linger_s` until all is sent and the other end closes."""
         self.broken = True
         try:
             if linger_s:
@@ -105,10 +102,7 @@ class Channel:
 
 
 class Dialler:
-    """Makes a connection again and again: at once after a good one, else after growing waits.
-
-    A half of each wait is by chance.
-    """
+    """Reconnects: at once after a good connection, else after growing, half random waits."""
 
     def __init__(
         self, dial: Callable[[], socket.socket], close: Callable[[], None] = lambda: None
@@ -119,7 +113,7 @@ class Dialler:
         self._began = self._at = self._wait_s = 0.0
 
     def accept(self, now: float) -> list[Channel]:
-        """A new connection, if the last one has ended, it is time for one and it can be had."""
+        """A new connection, if none is open and the wait before the next one is over."""
         last = self._channel
         if (last is not None and not last.broken) or now < self._at:
             return []

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 LEADER = "leader"
 """What agents call the other end."""
 LOST_S = 20.0
-"""An end that was not heard for so long has no connection any more."""
+"""Silence after which an end counts as disconnected."""
 HELLO_EVERY_S = 5.0
-"""An agent says so often who it is: an end that says nothing else is heard, too."""
+"""An agent that has nothing else to send sends its name this often."""
 LINGER_S = 3.0
 FULL_BYTES = 1 << 17  # Linux gives a unix socket 208 KiB, and counts more than the bytes
 SURE_S = 60.0
-"""A refusal that may pass must last for so long: a dead one of our name, a leader that starts."""
+"""Minimum duration of a refusal that may pass: a dead agent of our name, a starting leader."""
 SURE_OF_KEY_S = 30.0
-"""The same for another key: that of a job before this one, whose leader is about to end."""
+"""The same for another key: that of an earlier job, whose leader is about to exit."""
 MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
-"""The first byte of what travels. A leader answers each hello, and drops what comes before one."""
+"""The first byte of each message. A leader answers each hello, and drops what comes before one."""
 _REFUSALS = {
     "version": ("the leader has wtrain {}, this machine has {}", "install the same on both"),
     "job": ("the leader's job is {}, this task's job is {}", "give each job its own address"),
@@ -52,7 +52,7 @@ _REFUSALS = {
 
 
 class Hello(Value):
-    """Who an agent is; later versions must keep these. `instance` is by chance."""
+    """An agent's identity; later versions must keep these fields. `instance` is random."""
 
     version: str
     name: str = ""
@@ -62,8 +62,6 @@ class Hello(Value):
 
 @dataclass(eq=False)
 class Peer:
-    """Somebody who was connected once."""
-
     channel: Channel
     number: bytes
     instance: str
@@ -75,7 +73,7 @@ class Link:
 
     def __init__(self, job: str, source: Listener | Dialler) -> None:
         self.refusal: WtrainError | None = None
-        """Why the leader does not take us: another version, job or key; a name that lives."""
+        """Why the leader refuses us: another version, job or key; a name that lives."""
         self._job, self._source, self._clock = job, source, time.monotonic
         self._selector = selectors.DefaultSelector()
         self._channels: list[Channel] = []
@@ -84,11 +82,9 @@ class Link:
         self._came: list[tuple[str, bytes]] = []
 
     def send(self, to: str, message: bytes) -> bool:
-        """Send, or queue for a moment.
+        """Send, or queue; False for an unknown or silent name, a full queue or too large a message.
 
-        Returns:
-            Whether it was queued: False for a name that is unknown or not heard, for a full queue,
-            and for more than MESSAGE_CAP_BYTES. True is no word of its arrival.
+        True does not mean that the message arrives.
         """
         now, peer = self._clock(), self._peers.get(to)
         if peer is None or len(message) > MESSAGE_CAP_BYTES or now - peer.heard_at >= LOST_S:
@@ -99,13 +95,13 @@ class Link:
         return sent
 
     def receive(self) -> list[tuple[str, bytes]]:
-        """What has come since the last call, with the name of who sent it."""
+        """Messages since the last call, with the name of the sender."""
         self.gather()
         messages, self._came = self._came, []
         return messages
 
     def gather(self) -> bool:
-        """Take what has come for the next receive(); whether a socket was full: more waits then."""
+        """Read messages for the next receive(); whether a socket was full: then there is more."""
         now, got = self._clock(), 0
         self._connect(now)
         for key, _ in self._selector.select(0):
@@ -125,11 +121,10 @@ class Link:
         return got >= FULL_BYTES
 
     def fileno(self) -> int:
-        """Readable when something has come; -1 where there is no such descriptor."""
         return int(getattr(self._selector, "fileno", lambda: -1)())
 
     def close(self) -> None:
-        """Let the other ends have what is queued, for LINGER_S at most, and end."""
+        """Send what is queued, for LINGER_S at most, and close."""
         heard, until = {channel for channel, _ in self._linked}, time.monotonic() + LINGER_S
         for channel in self._channels:
             channel.close(max(0.01, until - time.monotonic()) if channel in heard else 0.0)
@@ -167,10 +162,10 @@ class Link:
 
 
 class Leader(Link):
-    """The end that others come to, over a socket of this machine or over the process we start."""
+    """Listens on a socket of this machine, or through the process we start."""
 
     other_key = False
-    """Somebody came with another key."""
+    """An agent with another key was refused."""
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         self.other_key = self.other_key or (kind == REFUSED and not number)
@@ -196,7 +191,7 @@ class Leader(Link):
 
 
 class Agent(Link):
-    """The end that comes to a leader, again and again."""
+    """The end that connects to a leader, again and again."""
 
     def __init__(self, name: str, job: str, source: Dialler) -> None:
         super().__init__(job, source)
@@ -250,12 +245,10 @@ or name a file there that only you can read, by its whole path"""
 
 
 def job_key(environment: Mapping[str, str]) -> str:
-    """The key that a job was given, or whose file it was given.
-
-    Whoever has it may join the job, and could pose as its leader.
+    """The key of a job, given directly or as a file. Its holder may join the job or pose as leader.
 
     Raises:
-        WtrainError: there is none, it is no key, or others can read its file.
+        WtrainError: no key or a bad one, or others can read its file.
     """
     given = environment.get(VARIABLE, "").strip()
     why = "a key has 64 digits of 0-9a-f" if given else "several machines need a key"
@@ -283,5 +276,5 @@ def _is_guessable(key: str) -> bool:
 
 
 def secret_of(key: str, whose: str) -> bytes:
-    """The secret half of the leader's key pair, or of that which all agents share."""
+    """The secret half of the leader's key pair, or of the pair that all agents share."""
     return blake2b(whose.encode(), key=bytes.fromhex(key), digest_size=32).digest()

@@ -33,11 +33,7 @@ _LOCAL_PEERCRED = 1  # sys/un.h of macOS
 
 
 def meet(task: JobTask, children: ChildTable) -> Link:
-    """The link of a task: the first one lets the others come.
-
-    Raises:
-        WtrainError: the others could never be reached, or never reach us; with 78.
-    """
+    """The link of a task; the first task is the leader. WtrainError (78): no way to connect."""
     job, name, leads = task.job, task.name_of(task.task), task.task == 0
     if leads:
         make_room(task.tasks - 1)
@@ -48,7 +44,7 @@ def meet(task: JobTask, children: ChildTable) -> Link:
 
 
 def make_room(machines: int) -> None:
-    """Let this process and its children open a file for each machine, or raise WtrainError."""
+    """Raise the descriptor limit to one per machine, or raise WtrainError."""
     if sys.platform == "win32":
         return
     import resource
@@ -108,7 +104,7 @@ class Listener:
 
 
 def dial(job: str) -> socket.socket:
-    """Connect to the leader of a job on this machine; OSError if there is none now."""
+    """Connect to the leader of a job on this machine; OSError if there is none."""
     folder = _folder(job, make=False)
     if folder is None:
         raise FileNotFoundError(job)
@@ -142,7 +138,7 @@ def _unix_socket() -> socket.socket:
 
 
 def _is_ours(link: socket.socket) -> bool:
-    """Whether our own user is at the other end; elsewhere the directory alone says so."""
+    """Whether our own user is at the other end; elsewhere only the directory protects it."""
     if sys.platform == "linux":
         found = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         return bool(struct.unpack("3i", found)[1] == os.geteuid())
@@ -153,7 +149,7 @@ def _is_ours(link: socket.socket) -> bool:
 
 
 def _relay(address: str, children: ChildTable, *, leads: bool) -> Dialler:
-    """Over the process that talks to other machines, which is started as often as one has ended."""
+    """Through the process that connects to other machines, restarted whenever it exits."""
     _refuse_without_zeromq(address)
     (host, port), key = address_of(address), job_key(os.environ)
     listener = _listener(address, host, port) if leads else None
@@ -190,7 +186,7 @@ def _refuse_without_zeromq(address: str) -> None:
 
 
 def _listener(address: str, host: str, port: int) -> socket.socket:
-    """At the host's address if this machine has it; else at all, for which `host` is empty."""
+    """On the host's address if this machine has it, else on every address (`host` is empty)."""
     both = not host and socket.has_dualstack_ipv6()
     try:
         found = socket.create_server(

@@ -25,14 +25,14 @@ from watchdog_train.supervisor.hands.link.peers import REFUSED, secret_of
 
 assert sys.platform != "win32"  # noqa: S101 - which has no link
 TURN_S = 0.02
-"""At least between two rounds: the supervisor wakes for all that came meanwhile, not for each."""
+"""Minimum time between two rounds: the supervisor wakes once for all messages of a round."""
 MOST = 1024
 """Messages of one round."""
 ORDER_WITHIN_S = 30.0
 LOOK_MS = 250
-"""A leader looks so often whether a descriptor is left."""
+"""How often a leader checks that a descriptor is left."""
 TURN_AWAY_S = 1.0
-"""Nobody is let in for so long after a look that found none."""
+"""No connection is accepted for this long after a check found no descriptor."""
 OPTIONS = {
     zmq.IPV6: 1,
     zmq.LINGER: 2000,
@@ -52,8 +52,6 @@ OPTIONS = {
 
 
 class Relay:
-    """One socket of ZeroMQ."""
-
     def __init__(self, channel: Channel, host: str, port: int, key: str, door: int = -1) -> None:
         """`door` is the socket where a leader listens."""
         self._channel = channel
@@ -87,7 +85,7 @@ class Relay:
             )
 
     def run(self, outgoing: list[tuple[bytes, bytes]]) -> None:
-        """Carry until the supervisor closes its end."""
+        """Pass messages until the supervisor closes its end."""
         poller, link = zmq.Poller(), self._channel.socket.fileno()
         poller.register(self._aside, zmq.POLLIN)
         while outgoing or not self._channel.broken:
@@ -119,7 +117,7 @@ class Relay:
                 self._doorman.send(b"!")
 
     def _look_aside(self) -> None:
-        """Let in who has the key, by RFC 27; tell both ends of another key."""
+        """Admit holders of the key, by RFC 27; report another key to both ends."""
         while self._leads and not self._told and self._failures.poll(0):
             found = int.from_bytes(self._failures.recv_multipart()[0][2:6], sys.byteorder)
             self._told = found == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
@@ -137,7 +135,6 @@ class Relay:
             self._aside.send_multipart([first, second, *status, b"", b""])
 
     def _bring(self, most: int) -> None:
-        """From ZeroMQ to the supervisor."""
         with suppress(zmq.Again):
             for _ in range(most):
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -145,9 +142,9 @@ class Relay:
                     self._channel.queue(parts[0] if self._leads else b"", parts[-1])
 
     def _carry(self, frames: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """From the supervisor to ZeroMQ; what does not fit now.
+        """From the supervisor to ZeroMQ; returns what does not fit now.
 
-        A leader waits for nobody: for a peer whose queue is full a message is left out.
+        A leader does not wait: for a peer whose queue is full a message is left out.
         """
         sent = 0
         with suppress(zmq.Again):
@@ -158,10 +155,10 @@ class Relay:
 
 
 def _doorman(channel: Channel, door: int) -> socket.socket:
-    """A process that closes what waits at the door, for a moment after each word.
+    """A process that closes waiting connections, for a moment after each signal.
 
-    Without a descriptor left nobody can be let in, and libzmq would try to without a pause: one
-    core for as long as somebody without the key holds so many connections.
+    Without a free descriptor libzmq would retry accept() without a pause: one core, as long as
+    a peer without the key holds so many connections.
     """
     ask, asked = socket.socketpair()
     if os.fork():
