@@ -1,6 +1,6 @@
-"""The one error a user of wtrain sees: what, where, why, how to mend it, and with which exit code.
+"""The only error a user of wtrain sees: what, where, why, how to fix it, and its exit code.
 
-Imports nothing of ours, so that every room may raise it.
+Imports nothing of wtrain, so that every room may raise it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EXIT_INTERRUPTED = 130
 
 
 class WtrainError(Exception):
-    """A mistake that the user can mend; the command line prints it without a traceback.
+    """A mistake that the user can fix; the command line prints it without a traceback.
 
     Args:
         message: what is wrong, in one sentence.
         context: where: a file and line, a command, a run directory.
-        hint: how to mend it.
+        hint: how to fix it.
         reference: kebab-case id, stable, to search for.
         exit_code: what the command exits with.
     """
@@ -48,7 +48,6 @@ class WtrainError(Exception):
         self.exit_code = exit_code
 
     def render(self) -> str:
-        """The text for a terminal, several lines, no trailing newline."""
         lines = [f"error: {self.reference}"]
         lines += [f"  {line}" for line in (self.context or "").splitlines()]
         lines += [f"  {line}" for line in self.message.splitlines()]

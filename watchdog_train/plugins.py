@@ -1,4 +1,4 @@
-"""What other installed packages add through an entry point. Code of theirs never fails ours.
+"""Entry points of other installed packages. Errors in their code never fail ours.
 
 An import or a call that raises, or takes too long, costs one warning with the package's name.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 CALL_S = 1.0
-"""Most seconds for importing what a package adds, and for one call of it."""
+"""Time limit for importing a package's code, and for one call of it."""
 
 
 class PluginError(Exception):
@@ -19,7 +19,7 @@ class PluginError(Exception):
 
 
 class Plugins:
-    """What the installed packages add to one entry point group, and what failed in it."""
+    """Objects that installed packages add to one entry point group, and their failures."""
 
     def __init__(self, group: str, kind: str) -> None:
         self._group, self._kind = group, kind
@@ -49,7 +49,7 @@ class Plugins:
 
 
 class Guard:
-    """Calls what one package has added. After its first failure it is not called again."""
+    """Calls the code of one package. After its first failure it is not called again."""
 
     def __init__(self, warn: Callable[[PluginError], None], total_s: float) -> None:
         self._warn, self._left_s = warn, total_s
@@ -71,10 +71,9 @@ class Guard:
 
 
 def called(function: Callable[[], Any], limit_s: float, late: str) -> Any:
-    """The result of a function of another package. One that is late keeps its thread.
+    """The result of a function of another package. A late one keeps its thread.
 
-    Raises:
-        PluginError: it raised, or was not done in time: then with the text `late`.
+    PluginError: it raised, or was not done in time: then with the text `late`.
     """
     done: list[Any] = []
     problem = [late]

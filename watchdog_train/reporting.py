@@ -1,4 +1,4 @@
-"""Reads what a run has left, has the report room render it, and writes report.html.
+"""Reads the files of a run, has the report room render them, and writes report.html.
 
 Everything but the event log may be missing or broken: the report then says less. The page is
 written at once from the log alone. `python -m watchdog_train.reporting RUN-DIRECTORY` is the
@@ -40,10 +40,7 @@ FRAMES = 12
 def gather(run: RunDirectory, events: Iterable[AnyEvent], state: State | None = None) -> Document:
     """A run by its log and its bundles.
 
-    Args:
-        run: whose files are read.
-        events: of its log.
-        state: of these events, if they are without secrets already.
+    `state`: of these events, if they are without secrets already.
     """
     from watchdog_train.evidence.machines import read_whole
     from watchdog_train.remedies.catalogue import script_lines
@@ -94,10 +91,9 @@ WITHIN_S = 20.0
 
 
 def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptLines) -> Path:
-    """Write the page that needs no file but the log's events; milliseconds.
+    """Write the page that needs no file but the log's events, in milliseconds.
 
-    Raises:
-        OSError: the directory cannot be written; the caller reports it and continues.
+    OSError: the directory cannot be written; the caller reports it and continues.
     """
     return _write(run_dir, plain(events, script_lines))
 
@@ -105,9 +101,7 @@ def write_plain(run_dir: Path, events: Iterable[AnyEvent], script_lines: ScriptL
 def write_whole(run_dir: Path) -> Path:
     """Write the page with stacks.
 
-    Raises:
-        OSError: the directory cannot be written.
-        WtrainError: the log cannot be read.
+    OSError: the directory cannot be written. WtrainError: the log cannot be read.
     """
     from watchdog_train.store.log_reading import read_events
 

@@ -3,7 +3,7 @@
 A run directory in which wtrain acts is held open. What lies in it is opened relative to that
 descriptor, without links, and must belong to the caller or to root. Renaming its parents changes
 nothing. Any other file is opened by its path. Either way only regular files are opened, and no
-FIFO can block. The owner is asked of the open descriptor, never of the path.
+FIFO can block. The owner is read from the open descriptor, never from the path.
 
 Windows opens no directories: there every file is opened by its path, and owners are not compared.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 ENVIRONMENT = "WTRAIN_HELD"
-"""Tells a child the held directories and their descriptors; taken out of its environment."""
+"""Gives a child the held directories and their descriptors; removed from its environment."""
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _SAFE = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 if sys.platform != "win32":
@@ -56,7 +56,6 @@ def distrusted_owner(about: os.stat_result) -> str | None:
 
 
 def owner_name(uid: int) -> str:
-    """The user's name, else the number."""
     if sys.platform != "win32":
         import pwd
 
@@ -74,11 +73,9 @@ def _others_write(about: os.stat_result) -> bool:
 
 
 def hold(folder: str | os.PathLike[str]) -> None:
-    """Open a run directory to act in it, and close it to others; anew if it was removed.
+    """Open a run directory to act in it, and close it to others; again if it was removed.
 
-    Raises:
-        ForeignError: it belongs to another user.
-        OSError: it cannot be opened, or is a link.
+    ForeignError: it belongs to another user. OSError: it cannot be opened, or is a link.
     """
     root = os.path.abspath(folder)
     if not _is_there(root) and (held := _open_own(root)) is not None:
@@ -95,7 +92,7 @@ def _is_there(root: str) -> bool:
 
 
 def release(folder: str | os.PathLike[str]) -> None:
-    """Let go of a directory that hold() has opened."""
+    """Close a directory that hold() has opened."""
     if (held := _HELD.pop(os.path.abspath(folder), None)) is not None:
         os.close(held.descriptor)
 
@@ -124,7 +121,7 @@ def _open_own(root: str) -> _Held | None:
 
 
 def _owner_of_ours(folder: int) -> int | None:
-    """Whose a file is that we make there: a server with root squash gives root another name."""
+    """The owner of a file that we make there: a server with root squash gives root another name."""
     name = f".owner-{os.urandom(8).hex()}"
     with suppress(OSError):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
@@ -166,7 +163,7 @@ _HELD = _inherited()
 
 
 class _Place:
-    """Where a file is opened: a name, the folder it is relative to, and whose it must be.
+    """Where a file is opened: a name, the folder it is relative to, and its required owner.
 
     Both are None outside of held directories. No generator: it is entered for every slot.
     """
@@ -209,16 +206,10 @@ def open_regular(
 ) -> int:
     """A descriptor of a regular file.
 
-    Args:
-        path: the file.
-        flags: as os.open() takes them; not O_TRUNC, which would come before the checks.
-        mode: of a file that is made.
-        follow: whether the file may be a link; never in a held directory.
-        trusted: refuse what distrusted() names.
-
-    Raises:
-        ForeignError: it belongs to another user.
-        OSError: it cannot be opened, is a link, or is no regular file.
+    `flags`: not O_TRUNC, which would come before the checks. `mode`: of a file that is made.
+    `follow`: whether the file may be a link; never in a held directory. `trusted`: refuse what
+    distrusted() names. ForeignError: it belongs to another user. OSError: it cannot be opened, is a
+    link, or is no regular file.
     """
     with _Place(path) as (name, folder, owners):
         flags |= _SAFE | (_NOFOLLOW if folder is not None or not follow else 0)
@@ -244,11 +235,7 @@ def open_regular(
 
 
 def refuse_foreign_links(path: str | os.PathLike[str]) -> None:
-    """Refuse a place that a link of another user leads to: it may be one of the caller's own files.
-
-    Raises:
-        ForeignError: there is such a link.
-    """
+    """Raise ForeignError for a path through a link of another user, maybe to our own file."""
     if sys.platform == "win32":
         return
     place = Path(os.path.abspath(path))
@@ -292,11 +279,7 @@ def read_regular(
 
 @contextmanager
 def entries(folder: str | os.PathLike[str]) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """What a folder holds, to be used while it is open.
-
-    Raises:
-        OSError: it cannot be listed, or is no folder.
-    """
+    """The entries of a folder, to be used while it is open; OSError: it cannot be listed."""
     with _Place(folder) as (name, above, _), ExitStack() as opened:
         place: str | int = name
         if above is not None:
@@ -312,11 +295,7 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for its owner alone, with those above it, unless it is there.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a private folder and its parents, unless it is there; OSError: it cannot be made."""
     try:
         _make_one(folder)
     except FileNotFoundError:
@@ -332,21 +311,15 @@ def _make_one(folder: Path) -> None:
 
 
 def remove(path: str | os.PathLike[str]) -> None:
-    """Remove a file if it is there.
-
-    Raises:
-        OSError: it stays.
-    """
+    """Remove a file if it is there; OSError: it stays."""
     with suppress(FileNotFoundError), _Place(path) as (name, folder, _):
         os.unlink(name, dir_fd=folder)
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file of ours another name in its folder; what had that name is gone.
+    """Rename a file of ours in its folder, replacing a file of that name.
 
-    Raises:
-        ForeignError: what has that name belongs to another user.
-        OSError: it keeps its name.
+    ForeignError: that one belongs to another user. OSError: the file keeps its name.
     """
     with _Place(target) as (name, folder, _):
         before = source.name if folder is not None else source

@@ -1,7 +1,6 @@
-"""Small files that one process writes and another reads: whole or not at all, for their owner only
-unless that is asked for.
+"""Small files that one process writes and another reads: complete or missing, private by default.
 
-Must not be given what a training wrote to write to: the paths are ours.
+Must not be given paths that a training wrote: the paths are wtrain's.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ Kind = TypeVar("Kind")
 
 
 def replace_whole(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Write a file, its mode less what the umask takes; a reader sees the old, the new one or none.
+    """Write a file, its mode less the umask; a reader sees the old, the new one or none.
 
-    Raises:
-        OSError: it cannot be written; what was there before is there still.
+    OSError: it cannot be written; the old content is still there.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -45,7 +43,7 @@ def replace_json(path: Path, value: Any) -> None:
 
 
 def as_json(value: Any) -> bytes:
-    """With `?` for what is no UTF-8 in names that others have chosen."""
+    """With `?` for characters that are no UTF-8."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -56,10 +54,7 @@ def as_json(value: Any) -> bytes:
 
 
 def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:
-    """What a file says; None when it is not there, cannot be read, or says something else.
-
-    Of a file longer than the cap only the beginning is read, which then says nothing.
-    """
+    """The value of a file; None if it is missing, unreadable, of another kind or too long."""
     try:
         with open_read(path) as file:
             return msgspec.json.decode(file.read(cap_bytes), type=kind)
@@ -68,11 +63,9 @@ def read_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind | None:
 
 
 def take_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind:
-    """An order that is carried out once: its file is gone before anything of it is done.
+    """Read an order that is carried out once: its file is deleted before the work begins.
 
-    Raises:
-        OSError: it is not there, or stays.
-        msgspec.DecodeError: it holds something else.
+    OSError: it is missing, or stays. msgspec.DecodeError: it holds something else.
     """
     with open_read(path) as file:
         data = file.read(cap_bytes)
@@ -81,7 +74,7 @@ def take_json(path: Path, kind: type[Kind], *, cap_bytes: int) -> Kind:
 
 
 def answer_question(kind: type[Any], work: Callable[[Any], object]) -> None:
-    """What a helper process with one question does: the file of that is its last argument."""
+    """The main function of a helper process; its last argument is the file of the question."""
     with open_read(sys.argv[-1]) as file:
         question = msgspec.json.decode(file.read(), type=kind)
     replace_json(Path(question.out), work(question))

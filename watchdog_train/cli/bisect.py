@@ -1,6 +1,6 @@
 """`wtrain bisect`: short supervised trials that find the smallest change which avoids a hang.
 
-Must leave nothing running, and no trial may write over checkpoints unless it is allowed to.
+Must leave nothing running; a trial may overwrite checkpoints only if allowed.
 """
 
 from __future__ import annotations
@@ -223,7 +223,6 @@ def table(trials: Sequence[core.Trial]) -> list[str]:
 
 
 def closing(trials: Sequence[core.Trial], command: tuple[str, ...]) -> list[str]:
-    """The result, the line to paste, and where the evidence is."""
     given = next((trial for trial in trials if trial.setting == core.AS_GIVEN), None)
     if given is None:
         return ["The command was not tried as given."]

@@ -75,7 +75,7 @@ def clean(
 
 
 def _print_text(found: tuple[Leftover, ...], problems: dict[str, str | None], *, yes: bool) -> None:
-    """A line for each, and one with the reason. problems: of those that were to be removed."""
+    """`problems`: of those that were to be removed."""
     if not found:
         echo("nothing is left over")
         return

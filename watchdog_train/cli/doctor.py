@@ -1,6 +1,6 @@
 """Before a night: `wtrain doctor` tests this machine, `wtrain notify-test` sends a message.
 
-Must not change anything: what it starts it ends, and what it writes it removes.
+Must not change anything: it stops what it starts, and removes what it writes.
 """
 
 from __future__ import annotations
@@ -44,13 +44,11 @@ Status = Literal["ok", "warning", "failure", "unknown"]
 
 
 class Check(Value):
-    """One line of the answer."""
-
     name: str
     status: Status
     says: str
     mend: str | None = None
-    """What a person can do about it; None where nothing has to be done."""
+    """How to fix it; None where nothing has to be done."""
 
 
 GPU_S = 5.0
@@ -59,7 +57,7 @@ NEVER_RUN = {
     "darwin": "anything: macOS is written for, and tested by nobody",
     "win32": "anything: Windows is written for, and tested by nobody",
 }
-"""What nobody has run, by sys.platform; docs/platforms.md says the same."""
+"""Not tested, by sys.platform; docs/platforms.md says the same."""
 ATTACH_S = 15.0
 """For py-spy to read the stack of a process that is just starting, tried again and again."""
 SMALL_SHM_BYTES = 1 << 30
@@ -71,14 +69,14 @@ FEW_INODES = 10_000
 
 
 def _check(name: str, holds: bool | None, says: str, ill: str | None, mend: str | None) -> Check:
-    """All is well with these words, or a warning with those (None: the same) and a cure."""
+    """All is well with these words, or a warning with those (None: the same) and a fix."""
     if holds:
         return Check(name=name, status="ok", says=says)
     return Check(name=name, status="warning", says=ill or says, mend=mend)
 
 
 def never_run(system: ProcessSystem) -> Check:
-    """The first line: what nobody has run here."""
+    """The first line: what is not tested on this platform."""
     where = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     what = NEVER_RUN.get(sys.platform, "anything: this system is not known to us")
     tested = sys.platform == "linux" and platform.machine() == "x86_64"
@@ -97,7 +95,7 @@ def preset() -> Check:
 
 
 def stacks() -> Check:
-    """Really dump a process of ours, as evidence does it."""
+    """Dump the stack of a child process, as evidence does it."""
     binary = pyspy.find()
     inside = "stacks then come from inside the training, but not from one that holds the GIL"
     if binary is None:
@@ -114,7 +112,7 @@ def stacks() -> Check:
 
 
 def answer(argv: Sequence[str], timeout_s: float, pid: int = 0) -> Finished:
-    """What a child says within a time; one that hangs in a driver is left behind."""
+    """A child's output within a time limit; one that hangs in a driver is left behind."""
     job = Job(pid=pid, argv=tuple(argv), timeout_s=timeout_s)
     (done,) = run_all(
         (job,),
@@ -144,7 +142,7 @@ def _dump(binary: str, pid: int) -> str | None:
 
 
 def processes(system: ProcessSystem) -> Iterator[Check]:
-    """How surely a tree is known and ended, and whether its signs of life are seen."""
+    """How surely processes are known and killed, and whether their signs of life are seen."""
     place = system.slot_directory("doctor")
     table = (
         (
@@ -225,7 +223,7 @@ MOST_NAMED = 8
 
 
 def gpus(system: ProcessSystem) -> Iterator[Check]:
-    """One line for each device; nothing is written of one that is not there."""
+    """A line for each device that exists."""
     if is_asked():
         yield from described(reading_of(answer(command(once=True), GPU_S)), system)
     else:
@@ -264,12 +262,7 @@ def _holder(process: GpuProcess, system: ProcessSystem) -> str:
 
 
 def examine(system: ProcessSystem, directories: Sequence[Path]) -> Iterator[Check]:
-    """All checks, as they are done; some take seconds.
-
-    Args:
-        system: of this machine.
-        directories: where checkpoints go.
-    """
+    """All checks, as they are done; some take seconds. `directories`: where checkpoints go."""
     yield never_run(system)
     yield preset()
     yield stacks()

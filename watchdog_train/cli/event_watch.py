@@ -1,7 +1,4 @@
-"""The events of a run as they are written, and a wait with a time limit for an event.
-
-Must not wait for a supervisor that is dead: `lost` says so.
-"""
+"""The events of a run as they are written; `lost` ends a wait for a dead supervisor."""
 
 from __future__ import annotations
 
@@ -36,7 +33,6 @@ class EventWatch:
         self._offset = 0
         self._rest = b""
         self._ahead: deque[tuple[AnyEvent, State]] = deque()
-        """Read, but not yet returned."""
         self._looked = 0.0
         self._free_looks = 0
         self.state = State()

@@ -23,7 +23,7 @@ class CommandRow(NamedTuple):
     section: Section
     help: str
     module: str = ""
-    """Of that function, where it is not called like the command."""
+    """If it differs from the command's name."""
 
 
 COMMANDS = {
@@ -80,7 +80,7 @@ class WtrainGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with a guess at what was meant."""
+        """As click does, with a guess for a misspelled command."""
         name = args[0]
         if name in COMMANDS or name.startswith("-"):
             return super().resolve_command(ctx, args)

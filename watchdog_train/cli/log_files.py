@@ -1,6 +1,6 @@
 """The captured output of attempts: which files there are, and their last lines.
 
-Must not interpret the output; what reaches a terminal loses everything that could move it.
+Must not interpret the output; control sequences are removed for a terminal.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ StreamName = Literal["output", "stdout", "stderr"]
 
 
 class LogStream(msgspec.Struct, frozen=True):
-    """One captured stream of an attempt."""
-
     name: StreamName
     path: Path
     of_rank: bool = False
@@ -64,7 +62,7 @@ def attempts_in(run: RunDirectory) -> tuple[int, ...]:
 
 
 def modified_at(path: Path) -> float:
-    """When a file was written last, 0 when it is not there."""
+    """When a file was last written, 0 if it is missing."""
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0

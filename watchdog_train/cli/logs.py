@@ -147,11 +147,7 @@ def moment_of(text: str) -> float:
 
 
 def _explain_nothing(run: RunDirectory, chosen: Iterable[int], rank: int, part: _Part) -> None:
-    """Explain an empty answer: the rank wrote nothing, or there is no such rank.
-
-    Raises:
-        WtrainError: there is no such rank, or its lines cannot be told apart.
-    """
+    """Explain an empty answer; WtrainError: no such rank, or its output is not separate."""
     unmarked = f"output is marked as one of rank {rank}"
     if part.folder and not part.is_rank:  # an agent sends one stream for all of its ranks
         what = f"no line of this machine's {unmarked}"
@@ -183,8 +179,6 @@ def _ranks_of(run: RunDirectory) -> set[int]:
 
 
 class _Part(NamedTuple):
-    """Whose output is shown."""
-
     folder: str = ""
     """Below the folder of an attempt; empty: the supervisor's own machine."""
     is_rank: bool = False
@@ -192,11 +186,7 @@ class _Part(NamedTuple):
 
 
 def _part(run: RunDirectory, machine: str | None, rank: int | None) -> _Part:
-    """The machine with this name, or the one on which the rank ran last.
-
-    Raises:
-        WtrainError: there is no such machine.
-    """
+    """The machine with this name, or the one on which the rank ran last; WtrainError: unknown."""
     if machine is None and rank is None:
         return _Part()
     found = machines_now(read_run(run).state)

@@ -1,4 +1,4 @@
-"""The `wtrain` command: pick a subcommand, run it, and end with the right words and exit code.
+"""The `wtrain` command: run a subcommand, and exit with its message and exit code.
 
 Must stay light: click is imported on the first real command, a subcommand's module when it is
 called, so that `wtrain --version` costs little more than starting Python.
@@ -110,7 +110,7 @@ def _dispatch(arguments: list[str], limits: Limits | None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Lead standard streams that the shell has closed (`<&-`) to the null device.
+    """Point standard streams that the shell has closed (`<&-`) at the null device.
 
     Otherwise the next file that is opened gets that number, and a child uses it as its output.
     """
@@ -148,7 +148,7 @@ def _drop_stdout() -> None:
 
 
 def report_crash(error: BaseException, arguments: Sequence[str]) -> str:
-    """Write the crash file; the one line for the user.
+    """Write the crash file; returns the line for the user.
 
     The file holds our own frames and the name of the command: arguments may hold a password.
     """

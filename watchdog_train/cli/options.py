@@ -14,7 +14,7 @@ _MOST = 100
 
 
 def answer(group: click.Command, instruction: str) -> int:
-    """Give a shell its script, or the words that may stand at its cursor; an exit code."""
+    """Give a shell its script, or the completions at its cursor; an exit code."""
     from click.shell_completion import shell_complete
 
     from watchdog_train.cli.main import COMPLETE
@@ -24,7 +24,7 @@ def answer(group: click.Command, instruction: str) -> int:
 
 
 def runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Ids of runs that begin so, the newest first: here and on this machine."""
+    """Ids of runs with this prefix, the newest first: here and on this machine."""
     from watchdog_train.store.registry import live_runs
     from watchdog_train.store.run_paths import default_runs_dir, newest_last, runs_in
 

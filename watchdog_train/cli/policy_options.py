@@ -43,11 +43,7 @@ def policy_options(function: AnyFunction) -> AnyFunction:
 
 
 def policy_from(params: Mapping[str, Any]) -> LoadedPolicy:
-    """The settings in effect, from the command's keyword arguments.
-
-    Raises:
-        ConfigError: with every problem at once.
-    """
+    """The settings in effect, from the command's keyword arguments; ConfigError: all problems."""
     overrides = {setting.key: params.get(setting.name) for setting in flags()}
     return load(
         params.get("config_file"),

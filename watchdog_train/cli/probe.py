@@ -1,7 +1,7 @@
 """`wtrain probe`: whether a supervisor is there and awake, for kubelets, monitors and people.
 
-Must stay quick and touch little: a run directory may lie on a file server that hangs, and a probe
-that hangs with it is a failed one. What it needs is on local memory.
+Must stay quick and touch little: a run directory may lie on a file server that hangs, and then the
+probe would fail. Its data is on local memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from watchdog_train.system.protocol import ProcessSystem
 
 ANSWER_S = 5.0
-"""A longer look waits for a file system, which says nothing about the supervisor."""
+"""A longer read waits for a file system, which proves nothing about the supervisor."""
 TAIL_BYTES = 65_536
 
 
@@ -66,7 +66,7 @@ def probe(
 def _within(
     limit_s: float, probe: Probe, run_ref: str | None, runs_dir: Path | None, max_age: float | None
 ) -> Answer:
-    """The answer of a look in a thread, or a default when the thread does not return in time."""
+    """The answer of a thread, or a default when the thread does not return in time."""
     import threading
 
     blind_s = BLIND_S if max_age is None else max_age
@@ -141,7 +141,7 @@ def _vitals(entry: LiveRun | None, run: RunDirectory) -> Vitals | None:
 
 
 def _has_ended(run: RunDirectory) -> bool:
-    """Whether the end of the log says so; few lines follow the event of the end."""
+    """By the end of the log; few lines follow the event of the end."""
     try:
         with open_read(run.events) as file:
             size = file.seek(0, 2)

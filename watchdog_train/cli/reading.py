@@ -48,8 +48,6 @@ PACE_S = 300.0
 
 
 class RunReading(NamedTuple):
-    """A run by its event log."""
-
     run: RunDirectory
     events: tuple[AnyEvent, ...]
     state: State
@@ -60,10 +58,9 @@ class RunReading(NamedTuple):
 
 
 def read_run(run: RunDirectory) -> RunReading:
-    """The log of a run, as much of it as can be read; secrets are taken out of command lines.
+    """The log of a run, as much of it as is readable; secrets are taken out of command lines.
 
-    Raises:
-        WtrainError: there is no log, or nothing in it can be read.
+    WtrainError: there is no log, or nothing in it can be read.
     """
     found = read_events(run.events, strict=False, spill_dir=run.spill_dir)
     events = tuple(without_secrets(found.events, redact_argv))
@@ -97,7 +94,7 @@ def read_run(run: RunDirectory) -> RunReading:
 
 
 def look(reading: RunReading, *, log_lines: int = 0) -> Document:
-    """The run with what can be measured of it now, from outside."""
+    """The run with present measurements from outside."""
     run, state, system = reading.run, reading.state, current()
     here = state.host in ("", _host())
     is_copy = reading.original is not None
@@ -119,7 +116,7 @@ def look(reading: RunReading, *, log_lines: int = 0) -> Document:
 
 
 def _host() -> str:
-    """As socket.gethostname() says it, without the 5 ms that importing socket takes."""
+    """As socket.gethostname(), without the 5 ms that importing socket takes."""
     if sys.platform != "win32":
         return os.uname().nodename
     import socket
@@ -221,7 +218,6 @@ def _members(state: State, slots: Mapping[int, SlotReading]) -> tuple[Member, ..
 
 
 def newest_save(run: RunDirectory, state: State) -> SaveRecord | None:
-    """The newest that a hook noted, wherever it was renamed to."""
     return newest_noted_save(run, state, lambda save: Following().now(save))
 
 
@@ -238,11 +234,7 @@ def _log_tail(run: RunDirectory, state: State, lines: int) -> tuple[str, ...]:
 
 
 def refuse_unreadable(reading: RunReading) -> None:
-    """For commands that act: they need a log that names its run.
-
-    Raises:
-        WtrainError: always then.
-    """
+    """For commands that act: raise WtrainError for a log that does not name its run."""
     if reading.state.started_at is None:
         raise WtrainError(
             "the log of this run has no first event",

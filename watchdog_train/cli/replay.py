@@ -82,11 +82,7 @@ def replay(
 def _source(
     reference: str | None, runs_dir: Path | None, config_file: Path | None
 ) -> tuple[Path, Policy, str]:
-    """A trace, the policy to judge it by, and what it is called.
-
-    Raises:
-        WtrainError: there is no such run.
-    """
+    """A trace, the policy to judge it by, and its name; WtrainError: there is no such run."""
     if reference is not None:
         path = Path(os.path.expanduser(reference))
         if path.suffix == ".jsonl" or (path.is_file() and path.name != LATEST):
@@ -101,7 +97,7 @@ def _source(
 
 
 class RecordedLooks:
-    """Stack samples of a run as its trace has kept them; hears each line before it is judged."""
+    """Stack samples of a run as its trace has kept them; reads each line before it is judged."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -113,7 +109,7 @@ class RecordedLooks:
         self._ends_at: float | None = None
 
     def hear(self, line: TraceLine) -> None:
-        """Take what a stack sample of the run has found."""
+        """Record the result of a stack sample of the run."""
         self._at = line.t
         if line.begins:
             self._row, self._ends_at, self._asked_at, self._fresh = "unknown", None, None, False

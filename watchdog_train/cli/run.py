@@ -65,8 +65,7 @@ def supervised(
 ) -> tuple[int, str | None]:
     """Run a session here to its end, or in the background until its first attempt runs.
 
-    Returns:
-        The exit code, and the run directory of a session in the background.
+    Returns the exit code, and the run directory of a session in the background.
     """
     if not detach:
         session = supervise(None)

@@ -59,6 +59,5 @@ def _escaped(character: str) -> str:
 
 
 def print_json(**fields: Any) -> None:
-    """Write it to stdout."""
     sys.stdout.buffer.write(json_text(**fields).encode())
     sys.stdout.buffer.flush()

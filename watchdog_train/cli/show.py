@@ -37,11 +37,7 @@ from watchdog_train.trusted_files import distrusted
 
 
 def stall_folder(stall: str | None, run_ref: str | None, runs_dir: Path | None) -> Path:
-    """The folder of a bundle.
-
-    Raises:
-        WtrainError: there is no such stall, or no bundle.
-    """
+    """The folder of a bundle; WtrainError: there is no such stall, or no bundle."""
     if stall is not None and (Path(stall) / VERDICT_FILE).is_file():
         return Path(stall)
     if stall is None and run_ref is None:
@@ -87,11 +83,7 @@ def _newest_here(place: Path) -> Path | None:
 
 
 def read_or_refuse(folder: Path) -> Bundle:
-    """The bundle in this folder.
-
-    Raises:
-        WtrainError: it cannot be read.
-    """
+    """The bundle in this folder; WtrainError: it cannot be read."""
     bundle = read_whole(folder)
     if bundle is None:
         raise WtrainError(
@@ -192,7 +184,7 @@ def show(
 
 
 def _with_outcome(folder: Path, verdict: BundleVerdict) -> BundleVerdict:
-    """The verdict with what has been done since, by the log of the run."""
+    """The verdict with later results, by the log of the run."""
     run = RunDirectory(folder.absolute().parent.parent)
     with suppress(WtrainError, OSError):
         state = read_run(run).state

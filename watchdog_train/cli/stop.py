@@ -41,15 +41,10 @@ def stop(run_ref: str | None, now: bool, runs_dir: Path | None) -> None:
 
 
 def stop_run(run: RunDirectory, *, now: bool, is_over: bool = False) -> None:
-    """Stop a run and wait until it has ended; tell when it had ended already.
+    """Stop a run and wait until it has ended; report if it had ended already.
 
-    Args:
-        run: which one.
-        now: without time to save.
-        is_over: the run is known to have ended, on any machine.
-
-    Raises:
-        WtrainError: it belongs to another machine, or does not end in time.
+    `now`: without time to save. `is_over`: it is known to have ended, on any machine.
+    WtrainError: it belongs to another machine, or does not end in time.
     """
     reading = read_run(run)
     refuse_unreadable(reading)

@@ -22,12 +22,12 @@ import sys
 import time
 
 WAIT_S = 5.0
-"""For the others at the chosen step; the training stands still meanwhile."""
+"""For the others at the chosen step; the training waits meanwhile."""
 CALL_S = 5.0
 """For the server. torch's own timeout does not hold for it: add() to a server that was stopped
 (SIGSTOP) had not come back after 110 s with a timeout of 3 s (torch 2.13)."""
 PATIENCE_S = 900.0
-"""A request that not every rank has got by then is given up."""
+"""A request that some rank has not got by then is given up."""
 AHEAD = (2, 8, 32)
 """Steps from the last one to join to the chosen one, in each try."""
 _MOST_PREFIXES = 16
@@ -54,7 +54,7 @@ class Talk:
         self.chosen = None
 
     def look(self, step, now):
-        """What to do at the end of this step; WAIT: look again, before anything else is done."""
+        """What to do at the end of this step; WAIT: call again before anything else."""
         if self.chosen is None:
             if not self._hears(step):
                 return REFUSE if now - self._since > PATIENCE_S else GO_ON
@@ -117,7 +117,7 @@ _lost = False
 
 
 def server():
-    """Host and port of the server behind torch's default store, None where there is no such."""
+    """Host and port of the server behind torch's default store, None without one."""
     try:
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if _lost or c10d is None or not c10d.is_initialized():
@@ -164,14 +164,14 @@ def due(kind, number, step, world, attempt):
 
 
 def forget():
-    """After a fork: what the parent has agreed on is no business of the child's."""
+    """After a fork: the parent's agreements do not concern the child."""
     global _lost
     _requests.clear()
     _lost = False
 
 
 def _look(request, place, name, world, step):
-    """In a thread of its own."""
+    """Runs in a thread of its own."""
     if request.talk is None:
         request.talk = Talk(_connect(place), name, world, time.monotonic())
     pause_s = 0.0005
@@ -199,7 +199,7 @@ def _namespace(attempt):
 
 
 def _within(limit_s, act, *arguments):
-    """What `act` gives back; raises when it does not within the limit."""
+    """The result of `act`; raises if it takes longer than the limit."""
     answers: list = []
     done = _thread.allocate_lock()
     done.acquire()

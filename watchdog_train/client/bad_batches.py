@@ -22,7 +22,7 @@ _skipped = 0
 
 
 class _Epoch:
-    """One pass over a loader: what has come of it so far."""
+    """One pass over a loader: its batches so far."""
 
     def __init__(self, refused=False):
         self.asked = deque()  # type: deque
@@ -45,7 +45,7 @@ class _Epoch:
         return batch
 
     def skip(self, error, what="read"):
-        """A bad one has come: count and tell it; False where it has to be raised."""
+        """Count and report a bad batch; False where it has to be raised."""
         global _skipped
         if isinstance(error, (StopIteration, MemoryError)) or any(
             said in str(error) for said in _NOT_OF_A_BATCH
@@ -69,10 +69,9 @@ class _Epoch:
         return True
 
     def ends(self, lost=False):
-        """No more batches: True when the last good one has to be given once more.
+        """No more batches: True if the last good one must be given once more.
 
-        Args:
-            lost: the skipped error may have ended it early.
+        `lost`: the skipped error may have ended the epoch early.
         """
         error, self.error = self.error, None  # its traceback leads to the iterator
         if error is not None and (not self.good or (lost and self.just_skipped)):

@@ -22,7 +22,7 @@ _together = False
 
 
 def open_page():
-    """Map the control page; without one there are simply no requests."""
+    """Map the control page; without one there are no requests."""
     global _page
     try:
         _page = _map(os.path.join(slot.slot_dir, L.CONTROL_FILE), L.CONTROL_BYTES, writable=False)
@@ -72,7 +72,7 @@ def listens():
 
 
 def all_ranks_are_here():
-    """A framework says that all ranks are on this machine, which a launcher's variables may not."""
+    """All ranks are on this machine, by a framework; a launcher's variables may not show it."""
     global _together
     _together = True
 

@@ -17,7 +17,7 @@ _turns = [0]
 
 
 def apply(torch):
-    """Hide the devices, and turn what is asked for on them, in the thread that imports torch."""
+    """Hide the devices and redirect requests for them, in the thread that imports torch."""
     hidden = {"is_available": False, "device_count": 0, "current_accelerator": None}
     quiet = dict.fromkeys(("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"))
     shown = {"current_device": 0, "get_device_name": "cpu", "is_bf16_supported": True}

@@ -39,7 +39,7 @@ def arm():
 
 
 def at_the_end():
-    """The exception that has ended the script, if one has."""
+    """The exception that has ended the script, or None."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException):
         tell(error)
@@ -47,9 +47,9 @@ def at_the_end():
 
 @slot.harmless
 def stays():
-    """Once a second, by the pulse thread: the main thread has raised, and waits where it cleans up.
+    """Once a second, by the pulse thread: the main thread has raised, and waits in its cleanup.
 
-    That is an exit handler, or the block that handles the exception; which kind the reader finds.
+    That is an exit handler, or the block that handles the exception; the reader finds which.
     """
     global _handled
     handled = getattr(sys, "_current_exceptions", dict)  # from Python 3.11 on
@@ -80,7 +80,7 @@ def stays():
 
 @slot.harmless
 def tell(error, thread="", stays=None):
-    """Write it down; a later one of this process takes its place."""
+    """Record it; a later one of this process replaces it."""
     if not slot.supervised or isinstance(error, KeyboardInterrupt):
         return
     import traceback
@@ -110,7 +110,7 @@ def tell(error, thread="", stays=None):
 
 
 def _saving(error):
-    """The path of the save that this exception, or one that led to it, has ended."""
+    """The path of the save that failed by this exception, or by one that led to it."""
     saves = sys.modules.get("watchdog_train.client.saves")
     number, path = saves.failed if saves is not None else (0, "")
     for _ in range(16):

@@ -20,7 +20,7 @@ _finding: set = set()
 
 class _Finder:
     def find_spec(self, name, path=None, target=None):
-        """The spec that the other finders give, with its loader prepared."""
+        """The spec of the other finders, with its loader prepared."""
         if name == PACKAGE:
             return own_spec()
         if name not in _pending or name in _finding:
@@ -116,7 +116,7 @@ def _prepare(name, spec):
 
 
 def begin():
-    """The first watched import has begun: make the slot, arm the hooks; gives the finder."""
+    """The first watched import has begun: make the slot, arm the hooks; returns the finder."""
     slot.open_slot()
     # A launcher has no turn of its own.
     if '"stagger-start"' in slot.settings_json and slot.words[L.W_ROLE] == L.ROLE_RANK:

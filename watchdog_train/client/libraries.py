@@ -73,14 +73,13 @@ QUICK = (
 
 
 def version_of(library):
-    """The version of an imported library as it tells it itself, None when it does not."""
     if library == "python":
         return sys.version.split(" ")[0]
     return getattr(sys.modules.get(library), "__version__", None)
 
 
 def coverage(name, version):
-    """Whether the hook that waits for a module is armed for this version, and what to say of it."""
+    """Whether the hook that waits for a module is armed for this version, and a note about it."""
     _, library, oldest, beyond, tested = HOOKS[name]
     numbers = version_numbers(version)
     if numbers is None or not oldest <= numbers < beyond:
@@ -92,7 +91,7 @@ def coverage(name, version):
 
 
 def version_numbers(version):
-    """The leading numbers of a version, None when there are none."""
+    """The leading numbers of a version, None without any."""
     numbers = []
     for part in str(version).split("+")[0].split(".")[:3]:
         digits = ""

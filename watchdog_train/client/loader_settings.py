@@ -196,7 +196,7 @@ def first_rows(entry, arguments, name="dataset"):
 
 
 def _goes_over(sampler, dataset, part, data):
-    """Have a sampler of torch choose from the part only."""
+    """Make a sampler of torch choose only from the part."""
     kind = type(sampler)
     if kind is data.DistributedSampler and sampler.dataset is dataset:
         names = ("num_replicas", "rank", "shuffle", "seed", "drop_last")

@@ -66,14 +66,14 @@ def reached(name, mark=False):
 
 
 def training_finished():
-    """A loop is over: from here on nobody reads the requests."""
+    """A loop is over: from here on requests are not read."""
     slot.words[L.W_CAN_BE_ASKED] = 0
     phases.set_phase(L.PHASE_FINISHING)
     reached("training finished")
 
 
 def settle():
-    """End places whose end can only be seen by looking."""
+    """End places whose end can only be seen by checking."""
     for call in settling:
         call()
 
@@ -97,7 +97,6 @@ def around(name, original, phase=None):
 
 
 def around_method(owner, attribute, name, phase=None):
-    """Replace a function of a class or module by itself as a place."""
     phases.replace(owner, attribute, lambda original: around(name, original, phase))
 
 
@@ -174,7 +173,7 @@ def _may_speak():
 
 
 def _add(name, mark):
-    """A new entry in the place of the last one of this name; None inside a place of this name."""
+    """Replace the last entry of this name; None inside a place of this name."""
     name = str(name)[:_LONGEST_NAME]
     times = 1
     for entry in _entries:

@@ -48,10 +48,9 @@ def hook(name, status):
 
 
 def arm_each(act, parts):
-    """Call it with each part of a hook; one that fails does not keep the others from it.
+    """Call `act` with each part of a hook; a failure does not stop the others.
 
-    Raises:
-        RuntimeError: with all that failed.
+    Raises RuntimeError with all that failed.
     """
     problems = []
     for part in parts:

@@ -25,7 +25,7 @@ def enter(number):
     """Enter a phase for a while; the token for leave(), None when there is nothing to restore.
 
     Only the thread that trains has a phase: a save in the background must not hide that the
-    training stands still.
+    training stands.
     """
     if not slot.supervised or _thread.get_ident() != slot.owner:
         return None
@@ -38,7 +38,6 @@ def enter(number):
 
 @slot.harmless
 def leave(token):
-    """Restore the phase that enter() found."""
     # A process forked in between has phases of its own.
     if token is not None and token[1] == slot.generation:
         set_phase(token[0])
@@ -58,7 +57,7 @@ def around(number, original):
 
 
 def before(act, original):
-    """`original`, and `act` with its arguments before it; what `act` throws becomes a note."""
+    """`original`, and `act` with its arguments before it; an error of `act` becomes a note."""
 
     def wrapper(*args, **kwargs):
         guarded(act, *args, **kwargs)
@@ -79,7 +78,7 @@ def after(original, act):
 
 
 def guarded(act, *args, **kwargs):
-    """Call it in a supervised run; what it throws becomes a note."""
+    """Call it in a supervised run; an error becomes a note."""
     try:
         if slot.supervised:
             act(*args, **kwargs)
@@ -151,19 +150,19 @@ def replacing(owner, name):
 
 
 def unseen_by_dynamo(wrapper):
-    """A wrapper that torch.compile must not look into: it would find a graph break more."""
+    """A wrapper that torch.compile must not trace: it would find another graph break."""
     _unseen.append(wrapper)
     return wrapper
 
 
 def after_steps(act):
-    """Call it after each optimizer step; gives the handle by which it is taken out."""
+    """Call it after each optimizer step; returns the handle that removes it."""
     module = sys.modules["torch.optim.optimizer"]  # torch.optim deletes its attribute
     return module.register_optimizer_step_post_hook(unseen_by_dynamo(act))
 
 
 def skip_wrappers():
-    """Tell dynamo to leave our frames alone, as it leaves the functions of torch alone.
+    """Make dynamo leave our frames alone, as it leaves the functions of torch alone.
 
     Only once it is imported: that costs seconds, and only a script that compiles pays for it.
     """

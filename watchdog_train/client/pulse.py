@@ -23,7 +23,7 @@ _FRAMEWORKS = (
     *("submitit", "lightning", "pytorch_lightning", "wandb", "ray", "torch", "accelerate"),
     *("deepspeed", "transformers", "composer", "megatron", "signal", "faulthandler"),
 )
-"""Their handlers save or end a training; none of them wakes a wait of the script."""
+"""Their handlers save or stop a training; none of them wakes a wait of the script."""
 
 _allow = None
 _dump_file = None
@@ -34,7 +34,6 @@ _registered = False
 
 
 def start():
-    """Called when the slot of this process has been made."""
     global _registered
     if not slot.has_slot:
         return
@@ -53,7 +52,7 @@ def start():
 def register_fault_handler():
     """SIGURG writes the stacks of all threads to a file of this process: the last resort.
 
-    It holds no lock, so beside running threads it may end the process with SIGSEGV. The signal is
+    It holds no lock, so with running threads it may kill the process by SIGSEGV. The signal is
     ignored by default, so a process that has exec'd survives it.
     """
     global _dump_file
@@ -88,7 +87,7 @@ def allow_ptrace():
 
 
 def start_pulse():
-    """A thread that counts seconds, to tell a held GIL from a waiting main thread."""
+    """A thread that counts seconds, to distinguish a held GIL from a waiting main thread."""
     global _pulse_wake, _pulse_gone
     try:
         if _pulse_wake is not None or not slot.has_slot:
@@ -105,7 +104,7 @@ def start_pulse():
 
 @slot.harmless
 def stop_pulse():
-    """End the thread and wait until the system has forgotten it, but not for long."""
+    """Stop the thread and wait a short time until the system has forgotten it."""
     global _pulse_wake
     wake, gone, task = _pulse_wake, _pulse_gone, _pulse_task
     if wake is None or gone is None:
@@ -120,7 +119,7 @@ def stop_pulse():
 
 
 def answer_dump(request):
-    """Write the stacks of all threads, and say so.
+    """Write the stacks of all threads, and answer.
 
     The interpreter lock keeps their frames as they are. A Python without it is left alone.
     """
@@ -162,7 +161,7 @@ def _pulse(wake, gone, words, generation):
 
 
 def own_signals():
-    """Which of USER_SIGNALS code of the script handles: somebody may send them to wake it."""
+    """USER_SIGNALS with a handler of the script: they may be sent to wake it."""
     found = 0
     for bit, name in enumerate(L.USER_SIGNALS):
         number = getattr(_signal, name, None)
@@ -212,7 +211,7 @@ def _start_pulse_again():
 
 
 def _after_fork():
-    """The handler writes to the parent's file: off with it, until this process has a slot."""
+    """The handler writes to the parent's file: remove it, until this process has a slot."""
     global _pulse_wake, _pulse_gone, _pulse_task, _dump_file
     _pulse_wake = _pulse_gone = _pulse_task = None
     try:

@@ -64,9 +64,9 @@ def order():
 def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
     """The path to resume this very training from, None when it is another one.
 
-    To be asked once for each training, in the order in which they begin: it counts them. One is
+    To be called once for each training, in the order in which they begin: it counts them. One is
     known by `output_dir`, where it writes to, or its home; by `ordinal` in this process, 1-based;
-    and by its `signature`. `given` is what the user said about resuming.
+    and by its `signature`. `given` is the user's argument about resuming.
     """
     global _awaited
     _awaited = None
@@ -94,7 +94,7 @@ def checkpoint_for(format_name, output_dir, ordinal, given, signature=None):
 
 
 def _why_not(wanted, output_dir, ordinal, given, signature):
-    """Why this training does not go on from the checkpoint, None where it should."""
+    """Why this training does not resume from the checkpoint, None where it should."""
     if not _same(wanted.get("output_dir") or os.path.dirname(wanted["path"]), output_dir):
         # A directory with the date in its name is another one in each attempt.
         known = wanted.get("ordinal") == ordinal == 1 and wanted.get("signature") == signature
@@ -113,7 +113,7 @@ def _why_not(wanted, output_dir, ordinal, given, signature):
 
 
 def first_step(step):
-    """A training of a framework, which counts on from its checkpoint, has done its first step."""
+    """A framework's training, which continues its checkpoint's count, has done its first step."""
     global _awaited
     if isinstance(_awaited, int) and step < _awaited:
         slot.words[L.W_BEGAN_ANEW] = step + 1
@@ -124,7 +124,7 @@ def look_at_save(content, path):
     """A script that counts for itself is about to save: is it behind the checkpoint?
 
     Decided at its first save to such a name as the checkpoint's, by the numbers that both of them
-    hold, else by those in the names. Gives the numbers by their names.
+    hold, else by those in the names. Returns the numbers by their names.
     """
     global _settled
     counters = {}
@@ -197,7 +197,7 @@ def _judge(pairs, done, other):
 def _numbers(path, wanted):
     """Numbers of the same places in both names, (now, then); None for another kind of name.
 
-    A save may still have a name for what is under way: step_80.part/, ckpt.pt.tmp.
+    A save may still have a temporary name: step_80.part/, ckpt.pt.tmp.
     """
     import re
 
@@ -215,7 +215,7 @@ def _numbers(path, wanted):
 
 @slot.harmless
 def hold_save():
-    """Before a save of a training that began again: the supervisor is about to stop it. Once."""
+    """Once, before a save of a training that began again: the supervisor is about to stop it."""
     global _held
     if not _held and slot.words[L.W_BEGAN_ANEW] and order().get("hold"):
         _held = True
@@ -255,8 +255,8 @@ def _is_meant(wanted, nth, ordinal):
 def _is_written_over(wanted):
     """Whether it is a newer save than the one that was chosen.
 
-    Two stages may write checkpoints of the same names into one directory: the first, trained again,
-    has by then put its own in the place of the second's.
+    Two stages may write checkpoints of the same names into one directory: the first, trained
+    again, has by then put its own in the place of the second's.
     """
     chosen = wanted.get("saved_at")
     if not isinstance(chosen, float):
@@ -313,10 +313,10 @@ def load_begins(source):
 
 @slot.harmless
 def load_ended(found):
-    """It has read it, without an exception.
+    """The checkpoint was read without an exception.
 
-    For a script that is given the path by an argument this is what its own count of optimizer
-    steps, which begins again at zero, has to be added to. That it resumed is not proven by it.
+    For a script that is given the path by an argument, its step is added to the script's own count
+    of optimizer steps, which begins again at zero. That it resumed is not proven by it.
     """
     global _settled
     if found:
@@ -348,7 +348,7 @@ def _is_wanted(source, wanted):
 
 
 def _loaded_name():
-    """A file that tells the other processes of this attempt, such as the next command of a script.
+    """A file by which other processes of this attempt, such as the script's next command, know it.
 
     One that trains something else counts from its start, and one that only saves has read nothing.
     """
@@ -365,7 +365,7 @@ def _holds(end, size, path):
 
 
 def is_the_one(path):
-    """Whether this is the checkpoint that the attempt is to go on from."""
+    """Whether this is the checkpoint that the attempt resumes from."""
     try:
         return bool(path and order()) and _same(os.fspath(path), order()["path"])
     except Exception:

@@ -28,7 +28,7 @@ def own_role(forked, worker_id):
 
 
 def is_stranger(environ):
-    """Whether somebody outside of the run, such as a spooler, has started us with its environment.
+    """Whether a process outside of the run, such as a spooler, has started us with its environment.
 
     The keeper adopts all orphans of the run, so it is above each of its processes while it lives.
     False where that cannot be read, or where the keeper is in another pid namespace.
@@ -63,7 +63,7 @@ def _name(pid):
 def group_rank(arguments):
     """(rank, local rank, world size) by the arguments of init_process_group, then the environment.
 
-    A rank of torch.multiprocessing.spawn says its number only there, or in the address.
+    A rank of torch.multiprocessing.spawn has its number only there, or in the address.
     """
     address = str(arguments.get("init_method") or "")
     rank, world = (
@@ -113,7 +113,7 @@ def command_line():
 
 
 def start_ticks():
-    """Start of this process in clock ticks since boot; 0 where /proc does not tell."""
+    """Start of this process in clock ticks since boot; 0 without /proc."""
     try:
         return _stat("self")[2]
     except Exception:
@@ -135,7 +135,6 @@ def _multiprocessing_child(argv):
 
 
 def number(name):
-    """A variable of the environment that is a number and not negative."""
     return _first(os.environ.get(name))
 
 

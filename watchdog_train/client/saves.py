@@ -148,7 +148,7 @@ def end(token):
 def of_directory(original, act=None):
     """`original`, a save of several files of which each is a part, with phase and counters.
 
-    After a save `act` is called with its result and arguments; what it throws becomes a note.
+    After a save `act` is called with its result and arguments; an error of it becomes a note.
     """
 
     def wrapper(*args, **kwargs):
@@ -173,7 +173,7 @@ def of_directory(original, act=None):
 
 @slot.harmless
 def record_directory(path, format_name, output_dir, step=None):
-    """Record a directory that has been saved as a whole."""
+    """Record a directory that was saved completely."""
     files: dict = {}
     for folder, _, names in os.walk(path):
         for name in names:

@@ -37,7 +37,7 @@ def wanted():
 
 
 def parameters(identifier):
-    """What the plan says about a setting, None when it does not ask for it."""
+    """The plan's parameters of a setting, None when it does not ask for it."""
     found = wanted().get(identifier)
     return None if found is None else found[1]
 
@@ -49,7 +49,7 @@ def report(identifier, took, why):
 
 
 def attempted(identifier, act, *arguments):
-    """Apply a setting if the plan asks for it, and report what `act` says: (took, why)."""
+    """Apply a setting if the plan asks for it, and report the result of `act`: (took, why)."""
     entry = parameters(identifier)
     if entry is None:
         return
@@ -133,7 +133,7 @@ def apply(torch):
 
 
 def prepare(identifier, module, function, *arguments):
-    """Prepare a setting of a module of its own; it tells once it has something to change."""
+    """Prepare a setting of a module of its own, which reports once it has something to change."""
     if parameters(identifier) is not None:
         try:
             full = "watchdog_train.client." + module
@@ -144,9 +144,9 @@ def prepare(identifier, module, function, *arguments):
 
 
 def report_unused(final=False):
-    """Say so of settings that have found nothing to change: after the first step, and at exit.
+    """Report settings that have found nothing to change: after the first step, and at exit.
 
-    Before the final one only of those that act before a first step.
+    Before the final report only those that act before a first step.
     """
     for identifier in wanted():
         why = UNUSED.get(identifier)

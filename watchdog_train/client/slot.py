@@ -102,7 +102,7 @@ _mappings: list = []
 
 
 def configure(environ):
-    """Read what the supervisor said, once: the user may clear or change the environment later."""
+    """Read the supervisor's settings once: the user may clear or change the environment later."""
     global words, supervised, slot_dir, attempt_dir, attempt, resume_from
     global settings_json, resume_json, allow_ptracer, worker_server, owner, _attempt_inode
     directory = environ.get(L.ENV_SLOT_DIR)
@@ -128,7 +128,7 @@ def configure(environ):
 
 
 def open_slot():
-    """Make the slot if there is none yet; the words, or a plain list when it cannot be made."""
+    """Make the slot if it is missing; the words, or a plain list when it cannot be made."""
     global words, _opening, has_slot
     if not isinstance(words, _Lazy):
         return words
@@ -157,7 +157,7 @@ def become_worker(number):
 
 @harmless
 def become_rank(rank, local_rank, world):
-    """This process has joined a process group: a rank, whatever it was taken for."""
+    """This process has joined a process group: it is a rank, whatever its role was before."""
     mine = open_slot()
     if worker_id is not None:
         return
@@ -185,7 +185,7 @@ def take_decision():
 
 @harmless
 def close():
-    """Say that the interpreter ends; the file goes when the modules do."""
+    """Record that the interpreter exits; the file goes when the modules do."""
     if has_slot and not words[L.W_EXIT]:
         failed = _failed()
         words[L.W_EXIT] = L.EXIT_FAILED if failed else L.EXIT_QUIET
@@ -222,7 +222,7 @@ def float_bits(value):
 
 
 def replace_file(name, data):
-    """Write a file beside the slots; a reader finds the one before or this one, never a part."""
+    """Write a file in the slot directory; a reader finds the old one or this one, never a part."""
     path = os.path.join(slot_dir, name)
     temporary = path + ".tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | SAFE_FLAGS, 0o600)
@@ -241,9 +241,8 @@ def _inode_of_attempt():
 def append_file(folder, kind, data, most_bytes):
     """Append data to this process's file of a kind, in a single write.
 
-    Raises:
-        OSError: no room for all of it, or another directory has taken the place of attempt_dir:
-            what is written there is lost, and its owner may be another user.
+    OSError: no room for all of it, or another directory has taken the place of attempt_dir: what
+    is written there is lost, and its owner may be another user.
     """
     if folder == attempt_dir and _inode_of_attempt() != _attempt_inode:
         raise OSError("another directory")
@@ -259,7 +258,7 @@ def append_file(folder, kind, data, most_bytes):
 
 
 def claim(name):
-    """Whether this is the first process that asks for a name; also where that cannot be told."""
+    """Whether this is the first process that asks for a name; also if that is unknown."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
     try:
         os.close(os.open(os.path.join(slot_dir, name), flags, 0o600))
@@ -345,7 +344,7 @@ def hear_of_the_end():
 
 @harmless
 def after_fork_in_child():
-    """Drop what belongs to the parent; nothing is made until this process has something to say."""
+    """Drop the parent's state; nothing is made until this process has something to report."""
     global words, generation, _forked, has_slot, owner, owner_trains, worker_id, _opening, deciding
     generation += 1
     deciding = 0

@@ -14,7 +14,7 @@ _changed: list = []
 
 
 def apply(original):
-    """Trainer.__init__ with what the plan asks for; its TrainingArguments are changed in place."""
+    """Trainer.__init__ with the plan's settings; its TrainingArguments are changed in place."""
     if settings.wanted().keys().isdisjoint((*_ARGUMENTS, "subset")):
         return original
     return settings.with_changes(original, _change, "a Trainer")
@@ -41,7 +41,7 @@ def _is_a(found, name):
 
 
 def no_early_stop(callbacks):
-    """What stops by a metric of the evaluation refuses to begin without one."""
+    """Callbacks that stop by a metric of the evaluation refuse to begin without one."""
     callbacks[:] = [one for one in callbacks if not _is_a(one, "EarlyStoppingCallback")]
 
 
@@ -110,7 +110,7 @@ _ARGUMENTS = {
 
 
 def fit_begins(trainer):
-    """Lightning's fit() has been called; gives what to put back when it is over."""
+    """Lightning's fit() was called; returns what to restore when it is over."""
     if settings.parameters("no-eval") is None or not hasattr(trainer, "limit_val_batches"):
         return {}
     before = {

@@ -53,9 +53,9 @@ def _one_thread(_, torch):
 
 
 def without_mps(torch):
-    """Whoever asks for MPS hears that there is none; a device that is named outright stays.
+    """MPS is reported as unavailable; a device that is named outright stays.
 
-    What has come of it is told after the first step, by the device of the parameters.
+    The result is reported after the first step, by the device of the parameters.
     """
     mps = torch.backends.mps
     mps.is_available = phases.like(lambda: False, mps.is_available)
@@ -112,7 +112,7 @@ def relieve(torch):
 
 
 def longer_if_given(entry, bound):
-    """A group without a timeout gets that of the first one, which is longer then by itself."""
+    """A group without a timeout gets that of the first one, which is longer then anyway."""
     if bound.arguments.get("timeout") is None:
         return True, ""
     return longer_timeout(entry, bound)

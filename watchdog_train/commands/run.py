@@ -1,9 +1,8 @@
 """The process that runs commands: `python -m watchdog_train.commands.run ORDER-FILE`.
 
-A command has the deadline for itself and for all that it starts. What lives then is ended: the
-process group, and every descendant by its pid and start time. On Linux descendants that have left
-the group come back to this process when their parents end, so they are found; elsewhere one that
-has made a session of its own is not.
+The deadline of a command holds for its descendants, too. Then the process group is killed, and
+every descendant by its pid and start time. On Linux this process adopts descendants that have
+left the group, so they are found; elsewhere one with a session of its own is not.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from watchdog_train.system import current
 from watchdog_train.whole_files import replace_json, take_json
 
 TAIL_BYTES = 4096
-"""Of the output of each command; the rest is read and dropped, so that nobody blocks."""
+"""Kept of each command's output; the rest is read and dropped, so that no command blocks."""
 OUTPUT_CHARACTERS = 500
 TERM_S = 2.0
 """From SIGTERM to SIGKILL."""
@@ -38,7 +37,7 @@ LOOK_S = 0.05
 
 
 def run_all(order: Order) -> tuple[CommandResult, ...]:
-    """One after another; one that fails does not keep the next from its turn."""
+    """One after another; a failure does not stop the next one."""
     payload = msgspec.json.encode(redact_data(order.event)) + b"\n"
     return tuple(_run(number, text, payload, order) for number, text in order.commands)
 
@@ -98,7 +97,7 @@ def _why(code: int | None, late: int, deadline_s: float) -> Why | None:
 
 
 class _Tail:
-    """The end of what somebody writes; reads until nobody can write any more."""
+    """The end of an output; reads until its last writer has exited."""
 
     def __init__(self) -> None:
         self._kept = b""
@@ -122,7 +121,7 @@ class _Tail:
 
 
 def _descendants() -> list[psutil.Process]:
-    """Who of ours lives. The dead are left to whoever inherits them: we end soon, too."""
+    """Our living descendants. Init reaps the dead, as we exit soon, too."""
     living = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
@@ -132,7 +131,7 @@ def _descendants() -> list[psutil.Process]:
 
 
 def _end_descendants() -> None:
-    """SIGTERM, a moment, SIGKILL, until nobody is left; psutil compares start times each time."""
+    """SIGTERM, a moment, SIGKILL, until none is left; psutil compares start times each time."""
     for each in _descendants():
         with suppress(psutil.Error):
             each.terminate()
@@ -148,7 +147,7 @@ def _end_descendants() -> None:
 
 
 def _reap() -> None:
-    """Whoever was handed to us and has ended: where init reaps nobody, a zombie stays for good."""
+    """Reap exited orphans: where init reaps none, a zombie stays for good."""
     if sys.platform != "win32":
         for child in psutil.Process().children():
             with suppress(ChildProcessError):

@@ -1,4 +1,4 @@
-"""Settings of a run: where they come from, which wins, and what is wrong with them.
+"""Settings of a run: their sources, precedence and errors.
 
 Must not start anything. Precedence, later ones win: defaults, preset, config file (`--config`, or
 `wtrain.yaml` in the working directory), WTRAIN_ variables, flags.
@@ -33,11 +33,11 @@ FOUND_FILE = "wtrain.yaml"
 
 
 class LoadedPolicy(msgspec.Struct, frozen=True):
-    """A policy, and what it was made of."""
+    """A policy and its sources."""
 
     policy: Policy
     sources: tuple[str, ...]
-    """What was used besides the defaults, weakest first: "preset overnight", "wtrain.yaml"."""
+    """Sources besides the defaults, weakest first: "preset overnight", "wtrain.yaml"."""
     origin: dict[str, str]
     """For every changed setting: the preset, `file:line` or flag that set it."""
 
@@ -100,7 +100,7 @@ def load(
 
 
 def _keep_remedies_of(preset: str, values: dict[str, Any]) -> None:
-    """Remedies that are named beside a preset come on top of its own, which may be forbidden."""
+    """Remedies named with a preset are added to its own, which may be forbidden."""
     key = "recovery.with_remedies"
     own, _ = PRESETS[preset].changes.get(key, ((), ""))
     forbidden = values.get("recovery.without_remedies", ())

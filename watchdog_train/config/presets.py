@@ -1,7 +1,7 @@
 """The named starting points of a configuration: what each changes, and why.
 
 Data only. The complete, commented files in configs/ are written from here, so that an installed
-wtrain needs no file beside its code.
+wtrain needs only its code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read a config file strictly: every problem at once, each with its line, its key and a way out.
+"""Read a config file strictly: every problem at once, each with its line, key and hint.
 
 Must not accept what it does not understand, and must not run anything that a file names.
 """
@@ -26,14 +26,12 @@ _HINTS = {
     "mapping": "a value that holds ': ' belongs in quotes",
     "found": "indent with spaces; a value with special characters belongs in quotes",
 }
-"""Ways out of a syntax error, by the first word of what the parser says."""
+"""Hints for a syntax error, by the first word of the parser's message."""
 _NULL = "tag:yaml.org,2002:null"
 _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, and where."""
-
     place: str
     """`file:line`, a flag or a preset."""
     key: str
@@ -43,8 +41,6 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class ConfigError(WtrainError):
-    """All problems of a configuration."""
-
     def __init__(self, problems: list[Problem], source: str) -> None:
         self.problems = tuple(problems[:_MAX_PROBLEMS])
         first = problems[0]
@@ -72,22 +68,20 @@ class ConfigError(WtrainError):
 
 
 class FileReading(msgspec.Struct):
-    """What a file sets, and what is wrong with it."""
+    """The settings of a file, and its problems."""
 
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     """`file:line` of every value."""
     problems: list[Problem] = []
     foreign: str | None = None
-    """Why nobody but the caller who named it would use it."""
+    """Why only a caller who named it may use it."""
 
 
 def read_config_file(path: Path, *, named: bool = True) -> FileReading:
     """The settings of a YAML file; nothing in it is evaluated.
 
-    Args:
-        path: the file.
-        named: whether the caller named it; one that was only found must be trusted.
+    `named`: whether the caller named it; one that was only found must be trusted.
     """
     reading = FileReading()
     try:
@@ -104,7 +98,7 @@ def read_config_file(path: Path, *, named: bool = True) -> FileReading:
 
 
 class _UnreadableError(Exception):
-    """Nothing of the file can be used. Arguments: reference, message, line or 0, hint or None."""
+    """The file is unusable. Arguments: reference, message, line or 0, hint or None."""
 
 
 def _text_of(path: Path, *, named: bool) -> tuple[str, str | None]:

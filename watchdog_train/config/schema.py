@@ -34,11 +34,7 @@ class BadValueError(ValueError):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90`, `90s`, `1.5m`, `2h` or `1d`.
-
-    Raises:
-        BadValueError: it is none of these.
-    """
+    """Seconds of `90`, `90s`, `1.5m`, `2h` or `1d`; BadValueError: none of these."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise BadValueError(f"'{text[:40]}' is not a time; write 90, 90s, 10m or 2h")
@@ -55,7 +51,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """What it is and why the default is what it is."""
     above: float | None = None
-    """Must be larger than this."""
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
@@ -70,7 +65,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """The variable of the environment that stands for the flag."""
+        """The environment variable with the same effect as the flag."""
         return "WTRAIN_" + self.flag[2:].replace("-", "_").upper()
 
     @property
@@ -90,11 +85,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return f"{words}, or null" if self.optional else words
 
     def check(self, value: Any) -> Any:
-        """The value in the setting's own type.
-
-        Raises:
-            BadValueError: it is not what is wanted; the text says why.
-        """
+        """The value in the setting's own type; BadValueError says what is wrong."""
         if value is None:
             if self.optional:
                 return None
@@ -144,7 +135,7 @@ def _text(value: Any) -> str:
 
 
 def _check_resume_arg(text: str) -> None:
-    """Found at the first restart, hours later, either mistake would cost the whole training."""
+    """Found only at the first restart, hours later, a mistake would cost the training."""
     from watchdog_train.core.recovery.plans import AUTO_RESUME, PLACEHOLDERS, names_path
 
     if text == AUTO_RESUME:

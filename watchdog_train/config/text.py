@@ -24,12 +24,9 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z_-]*")
 def dump_policy(
     policy: Policy, *, heading: str = "Settings of a wtrain run.", reasons: Mapping[str, str] = {}
 ) -> str:
-    """The complete file, each setting with what it is, its unit and why it is so.
+    """The complete file, each setting with its meaning, unit and reason.
 
-    Args:
-        policy: what to write.
-        heading: first comment of the file.
-        reasons: why a value differs from its default, by key.
+    `heading`: its first comment. `reasons`: why a value differs from its default, by key.
     """
     values = shown_values(policy)
     lines = [*_comment(heading, ""), "# Times take 90, 90s, 10m or 2h.", ""]
@@ -51,17 +48,13 @@ def dump_policy(
 
 
 def shown_values(policy: Policy) -> dict[str, Any]:
-    """All values by key; of URLs of notifications the scheme alone: they are secrets."""
+    """All values by key; of notification URLs only the scheme: they are secrets."""
     urls = tuple(f"{url.partition('://')[0]}://{HIDDEN_URL}" for url in policy.notify.urls)
     return {**schema.flatten(policy), "notify.urls": urls}
 
 
 def explain(key: str) -> str:
-    """One setting in words, or the settings of a section; "" lists everything.
-
-    Raises:
-        WtrainError: no such key.
-    """
+    """One setting or section in words; "" lists everything. WtrainError: no such key."""
     if setting := schema.settings().get(key):
         return "\n".join(_explained(setting))
     if key in schema.sections():
@@ -104,7 +97,7 @@ def _quoted(text: str) -> str:
 
 
 def in_order(*, with_root: bool = False) -> Iterator[tuple[str, str | None]]:
-    """Sections (with their text) and settings (with None), as they stand in the file."""
+    """Sections (with their text) and settings (with None), in the order of the file."""
     if with_root:
         yield "", schema.sections()[""]
     left = {key: text for key, text in schema.sections().items() if key}

@@ -1,4 +1,4 @@
-"""Finds the rest of the keeper, whatever the environment says, and runs it.
+"""Imports the rest of the keeper, independent of the environment, and runs it.
 
 It must stay this short: it is the one module of the keeper that is compiled at every start.
 """

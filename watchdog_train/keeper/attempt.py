@@ -40,9 +40,9 @@ def main(path: str) -> int:
 
 
 def drain(orders: dict[str, Any]) -> int:
-    """The keeper before us has died: the training writes on, somebody must drain it.
+    """The previous keeper has died: read the output that the training still writes.
 
-    SIGTERM says, as it does to a keeper, that who is left stays.
+    SIGTERM means, as for a keeper, that remaining processes stay.
     """
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
@@ -111,7 +111,7 @@ def keep(orders: dict[str, Any]) -> int:
 def _start(
     orders: dict[str, Any], child_fds: dict[str, int]
 ) -> tuple[Training, dict[str, Any], Record] | None:
-    """The training, who it is, and where to record that it runs; None: it cannot be started."""
+    """The training, its identity, and the record that it runs; None: it cannot be started."""
     forked = Record("keeper.json", "keeper.json.tmp2")
     running = Record("keeper.json", "keeper.json.tmp")
     me = os.getpid()
@@ -119,7 +119,7 @@ def _start(
     known.update(started_at=time.time(), pid=None, start=None, error=None, runs=False)
 
     def announce(pid: int) -> None:
-        """Nothing runs that is not on record: whoever finds us dead looks for it by that."""
+        """Nothing runs that is not on record: after our death it is looked for by that."""
         known.update(pid=pid, start=_start_of(pid, orders))
         if not forked.fill(known, patience_s=0.0):
             raise OSError(errno.EIO, "cannot be recorded", forked.name)
@@ -140,7 +140,7 @@ def _start(
 
 
 def _read_the_rest(training: Training, ranks: RankStreams, streams: tuple[Stream, ...]) -> None:
-    """Until the last writer is gone; who stays may hold the other ends for ever."""
+    """Until the last writer is gone; processes that stay may hold the other ends open."""
     everybody_gone = training.wait_for_others()
     for stream in streams:
         stream.file.gate.is_over = True

@@ -1,6 +1,6 @@
-"""What a keeper tells: small files that say who runs and how it ended, and a wake-up by a pipe.
+"""Messages of a keeper: small files on the process and its exit, and wake-ups by a pipe.
 
-The files must be published whole or not at all, and must not hold the keeper back for ever.
+The files must be published completely or never, and must not delay the keeper without a limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORD_BYTES = 1024
 
 
 class Record:
-    """A small JSON file; its room is taken beforehand, so that a full disk loses no status."""
+    """A small JSON file; its room is allocated first, so that a full disk loses no status."""
 
     def __init__(self, name: str, draft: str) -> None:
         self.name = name
@@ -31,11 +31,7 @@ class Record:
         self._store(b"")
 
     def fill(self, values: dict[str, Any], patience_s: float = PATIENCE_S) -> bool:
-        """Publish it; a disk that refuses is asked again every second, for so long.
-
-        Returns:
-            Whether it is published.
-        """
+        """Publish it, with retries every second if the disk refuses; whether it is published."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -58,7 +54,6 @@ class Record:
             os.close(fd)
 
     def discard(self) -> None:
-        """It will not be needed."""
         with suppress(OSError):
             os.unlink(self.draft)
 
@@ -97,7 +92,7 @@ class Wake:
             os.set_blocking(fd, False)
 
     def ring(self) -> None:
-        """There is something to read somewhere; nothing is added to a pipe that nobody empties.
+        """There is output to read; nothing is added to a pipe that has no reader.
 
         A pipe counts as full when its last page is begun: the rest of that page is the exit's.
         """
@@ -105,7 +100,7 @@ class Wake:
             self._write(b"\n")
 
     def tell_exit(self, code: int | None, signal: int | None) -> None:
-        """How the training's root has ended: for a run directory that takes no exit.json."""
+        """How the training's root has exited: for a run directory that takes no exit.json."""
         numbers = (-1 if code is None else code, -1 if signal is None else signal)
         self._write(b"exit %d %d\n" % numbers)
 

@@ -1,6 +1,6 @@
-"""Streams of single ranks: each goes into a file of its own, and into the stream of all.
+"""Streams of single ranks: each goes into a file of its own, and into the common stream.
 
-Nothing of a rank's output may wait for these files: they are copies, and say where they have gaps.
+A rank's output must never wait for these files: they are copies, and note their gaps.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ GAP = b"\n[wtrain: %d bytes of this rank are missing here; output.log has them]\
 
 
 class RankStreams:
-    """The streams of all ranks and those of all, read by one thread; another one writes the copies.
+    """The streams of all ranks and the shared ones, read by one thread; another writes the copies.
 
     One reader, so that the order in which launcher and ranks write is kept as well as select()
-    tells it; what comes within the same moment may change places.
+    shows it; output of the same moment may change places.
     """
 
     def __init__(self, orders: dict[str, Any] | None) -> None:
@@ -45,9 +45,9 @@ class RankStreams:
         self.writer: threading.Thread | None = None
 
     def announce(self, child_fds: dict[str, int]) -> None:
-        """Tell the launcher by its environment where each of its ranks may write.
+        """Pass the launcher the paths for its ranks' output in its environment.
 
-        By way of our own open files: these names live exactly as long as somebody reads. A launcher
+        They lead to our own open files: such a path lives exactly as long as its reader. A launcher
         that writes elsewhere (into a pipe of the user's own script) knows it by `own`.
         """
         me = os.getpid()
@@ -63,7 +63,6 @@ class RankStreams:
             os.environ[self.variable] = json.dumps({"ranks": places, "own": own})
 
     def start(self, streams: dict[str, Stream]) -> None:
-        """Begin to read."""
         if not self.streams:
             return
         self.into = {stream.fd: stream for stream in streams.values()}
@@ -92,13 +91,11 @@ class RankStreams:
                     os.close(fd)
 
     def end(self) -> None:
-        """Nothing more will come."""
         with self.changed:
             self.ended = True
             self.changed.notify()
 
     def finish(self, patience_s: float) -> None:
-        """Pass on the rest."""
         if self.reader is not None and self.writer is not None:
             if not self.ended:  # else who stays may hold the other ends for ever
                 self.reader.join(patience_s)
@@ -147,7 +144,7 @@ class RankStreams:
 
 
 class Copy:
-    """The file of one stream of one rank, made at its first word."""
+    """The file of one stream of one rank, made at its first output."""
 
     def __init__(self, path: str, cap_bytes: int) -> None:
         self.file = CappedFile(path, cap_bytes)
@@ -155,7 +152,7 @@ class Copy:
         self.folder_made = False
 
     def append(self, block: bytes, missing_bytes: int) -> int:
-        """Write it, after a word on what is missing before it; how many bytes are missing now."""
+        """Write it, after a note on what is missing before it; how many bytes are missing now."""
         if not self.folder_made:
             try:
                 os.makedirs(os.path.dirname(self.file.path), 0o700, exist_ok=True)

@@ -1,8 +1,8 @@
 """Pumps the output of a training into capped files.
 
-It must never stop draining: a full, stuck or vanished disk is no reason for a training to wait. The
-one exception is a reader of the output whom the supervisor serves, and who must get all of it: the
-file waits for them before it rotates, and the training waits in write as it would without us.
+It must never stop draining: a training must not wait for a full, stuck or missing disk. The only
+exception is a reader that the supervisor serves and that must get all output: the file waits for it
+before it rotates, and the training waits in write as it would without us.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ GATE_LOOK_S = 0.2
 
 
 class Gate:
-    """Lets a file rotate as fast as somebody reads it: each rotation takes a byte of theirs.
+    """Lets a file rotate as fast as it is read: each rotation takes a byte of the reader.
 
-    At the end of the pipe nobody reads any more, and nothing is held back.
+    When the reader has closed the pipe, nothing is held back.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -41,7 +41,7 @@ class Gate:
         self.is_over = False  # nobody is left who could write: the rest goes into the same file
 
     def wait(self) -> bool:
-        """Whether the file may rotate, as soon as that can be said."""
+        """Whether the file may rotate, as soon as that is known."""
         while self._fd is not None:
             self.is_waiting = not self.is_over
             opened = ready((self._fd,), (), GATE_LOOK_S if self.is_waiting else 0)
@@ -59,10 +59,8 @@ class Gate:
 class CappedFile:
     """Keeps the newest of what is appended: when half of its cap is full it is renamed to `.1`.
 
-    It must never raise: a disk that refuses is an answer.
-
-    Beside it `.times` tells when what was written: lines of Unix seconds and the size until then,
-    every ten seconds and at each traceback.
+    It must never raise: a disk that refuses is an answer. The file `.times` records when output was
+    written: lines of Unix seconds and the size until then, every ten seconds and at each traceback.
     """
 
     def __init__(self, path: str, cap_bytes: int, gate: Gate | None = None) -> None:
@@ -93,7 +91,7 @@ class CappedFile:
         return written
 
     def open(self) -> None:
-        """Before anything is written: who shows the file still has it when its folder is gone."""
+        """Before anything is written: a display still has it when its folder is gone."""
         with suppress(OSError):
             self._open()
 
@@ -110,7 +108,7 @@ class CappedFile:
             os.replace(self.path + TIMES, self.path + ".1" + TIMES)
 
     def _note_time(self, soon: bool) -> None:
-        """Only a convenience for readers: what the disk refuses of it is not missed."""
+        """Only a convenience for readers: a failed write is ignored."""
         now = time.monotonic()
         if now - self._timed_at < (TRACEBACKS_EVERY_S if soon else TIMES_EVERY_S):
             return
@@ -143,7 +141,7 @@ STUCK_S = 1.0  # a disk that takes nothing for this long no longer slows the tra
 class Stream:
     """One stream of the training: a reader that never waits for long, and a writer.
 
-    `fed` leaves the reading to somebody else.
+    `fed`: another object reads.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class Stream:
         return sys.platform == "win32" or not ready((self.fd,), (), 0)
 
     def lost_bytes(self) -> int:
-        """What no file has, should we end now."""
+        """What no file has, should we exit now."""
         with self.changed:
             return self.dropped_bytes + self.held_bytes
 

@@ -1,6 +1,6 @@
-"""The training's root process: started, waited for by its pid, and its orphans brought home.
+"""The training's root process: started, waited for by its pid, and its orphans adopted.
 
-It must not wait on any child but by its pid, and must leave nothing of ours in the training.
+It must not wait on any child but by its pid, and must leave no trace in the training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where notifications go: which URLs can be used here, and a name for each that holds no secret.
+"""Notification URLs: which can be used here, and a name without secrets for each.
 
 `notify.send` is the process that sends; URLs never get into the log. Nothing is sent here.
 """
@@ -18,7 +18,7 @@ _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30})://(?P<rest>[^\s/]\S*)"
 
 
 class Message(Value):
-    """What is sent; the JSON that a plain http(s) URL gets."""
+    """A plain http(s) URL gets it as JSON."""
 
     schema_version: int = 1
     title: str
@@ -29,17 +29,14 @@ class Message(Value):
 
 
 class Order(Value):
-    """One message to one URL; the file that holds it is deleted by who reads it."""
+    """One message to one URL; the reader deletes the file that holds it."""
 
     url: str
     message: Message
     out: str = ""
-    """File for the answer."""
 
 
 class Answer(Value):
-    """What became of it."""
-
     why: str | None = None
     """None when it was sent."""
 
@@ -56,10 +53,9 @@ def names(urls: Sequence[str]) -> tuple[str, ...]:
 
 
 def refuse_unusable(urls: Sequence[str]) -> None:
-    """Say at the start what would fail at three in the morning.
+    """Refuse at the start what would fail at night.
 
-    Raises:
-        WtrainError: something is no URL, or needs a library that is not installed.
+    WtrainError: something is no URL, or needs a library that is not installed.
     """
     for url, name in zip(urls, names(urls), strict=True):
         scheme = scheme_of(url)
@@ -87,7 +83,7 @@ def refuse_unusable(urls: Sequence[str]) -> None:
 
 
 def _is_known_to_apprise(url: str) -> bool:
-    """Whether it would try; what a plugin of it raises is no reason to refuse a night."""
+    """Whether it would try; an exception of a plugin of it is no reason to refuse a night."""
     import apprise
 
     try:

@@ -1,6 +1,6 @@
 """The process that sends: `python -m watchdog_train.notify.send ORDER-FILE`.
 
-It reads the order, deletes its file, sends the message and writes the answer. Whoever started it
+It reads the order, deletes its file, sends the message and writes the answer. Its parent
 kills it at a deadline, so it may wait for a service that never answers.
 """
 
@@ -62,7 +62,6 @@ def send(url: str, message: Message) -> str | None:
 
 
 def _why_not(error: Exception) -> str:
-    """Words for what urlopen() has raised."""
     if isinstance(error, urllib.error.HTTPError):
         return f"the service answered {error.code}"
     reason = error.reason if isinstance(error, urllib.error.URLError) else error

@@ -1,4 +1,4 @@
-"""The control page of a run: what the supervisor asks the training for, and how it is itself.
+"""The control page of a run: requests to the training, and the state of the supervisor.
 
 Single aligned words, no two of which have to agree; it must not be made shorter or replaced while
 a training may have it mapped.
@@ -26,18 +26,14 @@ _WORDS = struct.Struct(f"={layout.C_WAITS}Q{layout.WAITS_BYTES}s")
 
 
 def vitals_in(slot_dir: Path | None) -> Vitals | None:
-    """The same by the slot directory of a run; None where there is no page."""
+    """By the slot directory of a run; None where there is no page."""
     with suppress(OSError):
         return read_vitals(slot_dir / layout.CONTROL_FILE) if slot_dir is not None else None
     return None
 
 
 def read_vitals(path: Path) -> Vitals | None:
-    """What the supervisor of this page has said of itself last; None where it has said nothing.
-
-    Raises:
-        OSError: the page cannot be opened.
-    """
+    """The supervisor's last state; None before the first. OSError: the page cannot be opened."""
     with open_read(path) as file:
         data = file.read(_WORDS.size)
     if len(data) < _WORDS.size:
@@ -63,11 +59,7 @@ class ControlPage:
     """The supervisor's end of the control page; use `create` or `open`."""
 
     def __init__(self, descriptor: int) -> None:
-        """Map an open page, which is ours from now on.
-
-        Raises:
-            OSError: it cannot be mapped; the descriptor is closed then.
-        """
+        """Take over and map an open page; OSError closes the descriptor."""
         try:
             self._mapping = mmap.mmap(descriptor, layout.CONTROL_BYTES)
         except BaseException:
@@ -79,10 +71,9 @@ class ControlPage:
 
     @classmethod
     def create(cls, path: Path) -> ControlPage:
-        """Make the page; one that is there already goes on with its numbers.
+        """Make the page, or continue the numbers of an existing one.
 
-        Raises:
-            OSError: it cannot be made; the run goes on, and nobody can be asked.
+        OSError: it cannot be made; the run continues, but its training cannot be asked.
         """
         try:
             return cls.open(path)
@@ -103,12 +94,9 @@ class ControlPage:
 
     @classmethod
     def open(cls, path: Path) -> ControlPage:
-        """Map the page of a run that is going on.
+        """Map the page of a live run.
 
-        Raises:
-            FileNotFoundError: there is none.
-            ValueError: it is not a control page of this version.
-            OSError: it cannot be opened.
+        FileNotFoundError: there is no page. ValueError: another version. OSError: cannot be opened.
         """
         descriptor = open_regular(path, os.O_RDWR)
         if os.fstat(descriptor).st_size != layout.CONTROL_BYTES:
@@ -121,28 +109,27 @@ class ControlPage:
         return page
 
     def request_save(self, at_least: int = 0) -> int:
-        """Ask for a save; gives the number that W_SAVE_ANSWERED will show.
+        """Ask for a save; returns the number that W_SAVE_ANSWERED will show.
 
         `at_least`: the number that the request has on the pages of other supervisors.
         """
         return self._next(layout.C_SAVE_REQUEST, at_least)
 
     def request_stop(self) -> int:
-        """Ask to save and end; gives the number that W_STOP_ANSWERED will show."""
+        """Ask to save and stop; returns the number that W_STOP_ANSWERED will show."""
         return self._next(layout.C_STOP_REQUEST)
 
     def request_dump(self) -> int:
-        """Ask for stacks; gives the number that W_DUMP_ANSWERED will show."""
+        """Ask for stacks; returns the number that W_DUMP_ANSWERED will show."""
         return self._next(layout.C_DUMP_REQUEST)
 
     def begin_attempt(self, tasks: int = 1) -> None:
-        """Before a launch: requests so far were for earlier attempts. The job has so many tasks."""
+        """Before a launch of `tasks` tasks: requests so far were for earlier attempts."""
         for request, base in _REQUESTS:
             self._store({base: self.word(request)})
         self._store({layout.C_TASKS: tasks})
 
     def tell(self, vitals: Vitals) -> None:
-        """Say how the supervisor is."""
         cap = layout.WAITS_BYTES - 1
         waits = vitals.waits.encode("utf-8", "replace")[:cap].ljust(layout.WAITS_BYTES, b"\0")
         self._store(
@@ -195,10 +182,10 @@ class ControlPage:
             self._kept = bytes(kept)
 
     def _is_whole(self) -> bool:
-        """Mend a page that somebody has cut short: behind the end a mapping is a SIGBUS for us.
+        """Restore a page that was truncated: behind its end a mapping is a SIGBUS for us.
 
-        Where memory is so full that it cannot be mended, the training hears of nothing any more,
-        and whoever waits for its answer goes on without.
+        If memory is too full for that, the training gets no more requests; waits for its answers
+        time out.
         """
         with suppress(OSError):
             if os.fstat(self._descriptor).st_size >= layout.CONTROL_BYTES:

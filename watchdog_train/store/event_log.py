@@ -1,4 +1,4 @@
-"""Append events to a run's log: durable where it matters, and never in the way of the loop.
+"""Append events to a run's log: durable where it matters, without delaying the loop.
 
 One thread writes. The caller waits at most two seconds for a lifecycle event and not at all for
 the others; what the disk has not taken by then is copied into a spill file on local memory, and
@@ -46,8 +46,6 @@ SAMPLED_UNTIL_BYTES = MAX_LOG_BYTES * 3 // 4
 
 
 class LogClock:
-    """What the log stamps events with."""
-
     wall = staticmethod(time.time)
     """Unix seconds."""
     monotonic = staticmethod(time.monotonic)
@@ -62,15 +60,15 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """The one writer of a log; take the run's lock before opening it."""
+    """The only writer of a log; take the run's lock before opening it."""
 
     def __init__(
         self, fd: int, *, size: int, seq: int, spill_dir: Path | None, clock: LogClock
     ) -> None:
         self.torn_tail: bytes | None = None
-        """What the supervisor before left of a line it was killed in; None when nothing."""
+        """What a killed supervisor left of its last line; None if the log is intact."""
         self.is_removed = False
-        """Somebody has deleted the file: what is spilled belongs to nothing any more."""
+        """The file was deleted, so spilled events belong to no log any more."""
         self._fd = fd
         self._clock = clock
         self._spill, self._spill_dir = Spill(spill_dir), spill_dir
@@ -94,13 +92,10 @@ class EventLog:
 
     @classmethod
     def open(cls, path: Path, *, spill_dir: Path | None, clock: LogClock | None = None) -> EventLog:
-        """Make the log, or go on with the one a dead supervisor left.
+        """Make the log, or continue the one a dead supervisor left.
 
-        A torn last line is cut off into `events.jsonl.torn-<n>`; spilled events that the log
-        lacks are queued first.
-
-        Raises:
-            WtrainError: it cannot be opened, or its last whole line is no event.
+        A torn last line is cut off into `events.jsonl.torn-<n>`; spilled events that are not in the
+        log are queued first. WtrainError: unopenable, or its last complete line is no event.
         """
         fd = -1
         try:
@@ -193,7 +188,7 @@ class EventLog:
         return LogBehind(behind_s=round(behind_s, 3), spill=spill, why=why)
 
     def beside(self, work: Callable[[], None]) -> bool:
-        """Have other writing to the run directory done by the writer, in its spare moments.
+        """Have the writer do other writing to the run directory in spare moments.
 
         Returns at once, False when too much of it waits already. The work must not raise.
         """
@@ -205,9 +200,9 @@ class EventLog:
         return True
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits and end the writer; False when the log is still behind then.
+        """Write what waits and stop the writer; False when the log is still behind then.
 
-        What is left is in the spill file, where readers and the next supervisor find it.
+        The rest is in the spill file, where readers and the next supervisor find it.
         """
         with self._changed:
             self._closing = True
@@ -283,10 +278,9 @@ def _close(fd: int) -> None:
 
 
 def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
-    """Number of the last event, size up to the end of its line, and what is torn after it.
+    """Number of the last event, size up to its end, and the torn rest.
 
-    Raises:
-        WtrainError: the last whole line is no event.
+    WtrainError: the last complete line is no event.
     """
     if size > MAX_LOG_BYTES:
         raise too_large(path, size)
@@ -335,7 +329,7 @@ class Spill:
         return self._directory / SPILL_FILE if self._directory else None
 
     def take(self, after: int) -> tuple[tuple[AnyEvent, bytes], ...]:
-        """What a killed supervisor left that its log lacks; it stays in the file until drop()."""
+        """What a killed supervisor left and its log is missing; kept in the file until drop()."""
         if self._directory is None or self.path is None:
             return ()
         left = read_spill(self._directory, after=after)
@@ -369,7 +363,7 @@ class Spill:
             self.trouble = error.strerror or str(error)
 
     def drop(self) -> None:
-        """Remove the file: the log has everything."""
+        """The log has everything."""
         if self._seq and self.path is not None:
             with contextlib.suppress(OSError):  # harmless where it stays: readers skip its events
                 self.path.unlink(missing_ok=True)

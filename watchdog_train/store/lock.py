@@ -1,6 +1,6 @@
-"""One supervisor per run: a kernel lock, which ends with its holder however that one ends.
+"""One supervisor per run: a kernel lock, which is released at any exit of its holder.
 
-Must not decide by the text beside the lock who holds it: the text only says who it was.
+Must not take the holder from the text in lock.json, which only names the last one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ Answer = Callable[[], None] | Literal["held", "no-locks"]
 
 
 class Holder(Value):
-    """Who holds a run."""
-
     pid: int
     start: int
     host: str
@@ -71,7 +69,7 @@ class RunLock:
         raise _refusal(self.path, answer)
 
     def release(self) -> None:
-        """Give the run back; harmless when it is not held."""
+        """Harmless if it is not held."""
         if self._release is not None:
             with contextlib.suppress(OSError):
                 remove(_holder_file(self.path))
@@ -80,7 +78,7 @@ class RunLock:
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether a living process holds the lock; None when it cannot be told."""
+    """Whether a living process holds the lock; None if unknown."""
     try:
         answer = _take(path, probe=True)
     except FileNotFoundError:
@@ -94,7 +92,7 @@ def is_held(path: Path) -> bool | None:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who took the lock last, living or dead; None when nothing says."""
+    """The last holder, living or dead; None if unknown."""
     return read_json(_holder_file(path), Holder, cap_bytes=_MAX_BYTES)
 
 

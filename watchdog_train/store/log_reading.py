@@ -67,7 +67,7 @@ def _shorten(value: Any, characters: int, items: int) -> Any:
 
 
 class OtherVersionError(ValueError):
-    """Another version of wtrain wrote the event; what it means is unknown."""
+    """Another version of wtrain wrote the event, whose meaning is unknown."""
 
     def __init__(self, version: int) -> None:
         age = "a newer" if version > events.SCHEMA_VERSION else "another"
@@ -84,9 +84,7 @@ class _Version(msgspec.Struct):
 def decode_line(line: bytes) -> events.AnyEvent:
     """The event of one line without its newline.
 
-    Raises:
-        OtherVersionError: it is of another version.
-        ValueError: it is not an event; the text says why, in words.
+    OtherVersionError: it is of another version. ValueError: it is no event; its text says why.
     """
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"the line has {len(line)} bytes, more than {MAX_LINE_BYTES}")
@@ -108,12 +106,11 @@ SPILL_FILE = "events.spill.jsonl"
 
 
 class LogReading(msgspec.Struct, frozen=True):
-    """What a log says, and what is wrong with it."""
-
     events: tuple[AnyEvent, ...]
     torn_tail: bytes | None
-    """Bytes after the last newline: a supervisor was killed in the middle of a write, or one is
-    writing just now. At most MAX_LINE_BYTES of them."""
+    """Bytes after the last newline, at most MAX_LINE_BYTES: a supervisor was killed in a write, or
+    is writing just now.
+    """
     spilled: int
     """How many of the events, the newest, are in the local spill file and not yet in the log."""
     problem: str | None
@@ -123,11 +120,8 @@ class LogReading(msgspec.Struct, frozen=True):
 def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = None) -> LogReading:
     """All events of a log, in order, with those that were spilled when its disk failed.
 
-    Unless `strict`, corrupt lines and gaps are skipped and named in `problem`, so that status can
-    show what is left.
-
-    Raises:
-        WtrainError: there is no log, it is too large, of another version, or (strict) corrupt.
+    Unless `strict`, corrupt lines and gaps are skipped and named in `problem`, for status.
+    WtrainError: there is no log, it is too large, of another version, or (strict) corrupt.
     """
     try:
         with open_read(path) as file:
@@ -153,7 +147,7 @@ def read_events(path: Path, *, strict: bool = True, spill_dir: Path | None = Non
 
 
 def read_state(run: RunDirectory, *, strict: bool = True) -> State:
-    """What the log of a run says; raises as read_events() does."""
+    """The state by the log of a run; raises as read_events() does."""
     return replay(read_events(run.events, strict=strict, spill_dir=run.spill_dir).events)
 
 
@@ -181,7 +175,7 @@ def read_spill(spill_dir: Path, *, after: int) -> tuple[tuple[AnyEvent, bytes], 
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Lines with their newlines; the last may lack it; a too long one loses its end."""
+    """Lines with their newlines; the last may have none; a too long one is cut."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         if not line.endswith(b"\n") and len(line) > MAX_LINE_BYTES:
             while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
@@ -227,7 +221,6 @@ def _summary(path: Path, problems: list[str]) -> str | None:
 
 
 def too_large(path: Path, size: int) -> WtrainError:
-    """The error for a log of more than MAX_LOG_BYTES."""
     return WtrainError(
         f"the log has {size} bytes; more than {MAX_LOG_BYTES} are not read",
         context=str(path),
@@ -237,7 +230,6 @@ def too_large(path: Path, size: int) -> WtrainError:
 
 
 def other_version(place: str, error: OtherVersionError) -> WtrainError:
-    """The error for a log that another version of wtrain has written."""
     return WtrainError(
         str(error),
         context=place,

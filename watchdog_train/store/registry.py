@@ -1,6 +1,6 @@
 """The list of this user's runs that have not ended, and where each writes checkpoints.
 
-A hint, not a truth: each entry points at a run directory, and that one tells.
+A hint, not a truth: each entry points at a run directory, which decides.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MAX_ENTRIES = 10_000
 
 
 class LiveRun(Holder):
-    """A run that was started and has not been seen to end."""
+    """A run that was started and was not seen to end."""
 
     run_id: str
     run_dir: str
     training_key: str | None = None
     """The same for two runs of the same training."""
     slot_dir: str | None = None
-    """Where its control page is; the run directory tells it too, but may be far away."""
+    """Where its control page is; the run directory says it too, but may be far away."""
     supervised: bool | None = None
-    """Whether a supervisor holds its lock now; None when it cannot be told. Not in the file."""
+    """Whether a supervisor holds its lock now; None if unknown. Not in the file."""
 
     @property
     def directory(self) -> RunDirectory:
@@ -85,8 +85,8 @@ def forget(run: RunDirectory) -> None:
 def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
     """The listed runs of this host, oldest first; those of an earlier boot have ended with it.
 
-    A run without a supervisor is listed too: its training may live. Entries whose directory is
-    gone are dropped; those of other hosts, which share the home directory, are left alone.
+    A run without a supervisor is listed too: its training may live. Entries whose directory is gone
+    are dropped; those of other hosts, which share the home directory, are left alone.
     """
     found: dict[str, LiveRun] = {}
     for path, entry in _entries_here():
@@ -102,7 +102,7 @@ def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
 
 
 def entries_here(runs_dir: Path | None = None) -> tuple[LiveRun, ...]:
-    """What the list says of this host (or one place), oldest first; no run directory is read."""
+    """The entries of this host (or one place), oldest first; no run directory is read."""
     place = os.path.abspath(runs_dir) if runs_dir is not None else None
     found = {
         entry.run_id: entry
@@ -114,13 +114,11 @@ def entries_here(runs_dir: Path | None = None) -> tuple[LiveRun, ...]:
 
 
 def entry_of(run_id: str) -> LiveRun | None:
-    """What the list says of one run; None when it is not listed."""
     entry = read_json(entry_path(run_id), LiveRun, cap_bytes=_MAX_BYTES)
     return entry if entry is not None and entry.run_id == run_id else None
 
 
 def entry_path(run_id: str) -> Path:
-    """Where the entry of a run is, or would be."""
     return state_directory() / "runs" / f"{run_id}.json"
 
 
@@ -156,13 +154,12 @@ class Claims(Value):
     run_id: str
     supervisor: ProcessId
     directories: tuple[str, ...]
-    """Where the training writes to."""
     job: str | None = None
-    """Of which the run is a task: its tasks share their directories."""
+    """The job of this task: its tasks share their directories."""
 
 
 def claims_directory(run_id: str, *, make: bool) -> Path | None:
-    """Where a run says it; beside those of all runs of this user, in whatever session."""
+    """Together with those of all runs of this user, in any session."""
     return private_runtime_directory(CLAIMS_PURPOSE, run_id, make=make, bases=shared_bases())
 
 
@@ -180,7 +177,7 @@ def publish_claims(mine: Claims) -> Iterator[Claims]:
 
 
 def forget_claims(run_id: str) -> None:
-    """Take back what supervisors of this run have said, also one that was killed."""
+    """Remove claims by supervisors of this run, also one that was killed."""
     folder = claims_directory(run_id, make=False)
     if folder is not None:
         release_runtime_directory(folder, with_content=True)

@@ -24,10 +24,9 @@ _MAX_AT_ONCE = 100
 
 
 def post(run: RunDirectory, kind: Literal["stop", "stop_now", "save", "dump"], by: str) -> None:
-    """Leave a request; the supervisor takes it at its next look.
+    """Leave a request, which the supervisor reads at its next turn.
 
-    Raises:
-        WtrainError: the run belongs to another user, or the folder cannot be written.
+    WtrainError: the run belongs to another user, or the folder cannot be written.
     """
     content = msgspec.json.encode(Request(kind=kind, by=by))
     name = f"{time.time_ns()}-{kind}.json"
@@ -46,8 +45,7 @@ def post(run: RunDirectory, kind: Literal["stop", "stop_now", "save", "dump"], b
 def take(run: RunDirectory) -> list[Request]:
     """The requests that wait, oldest first; each is given out once.
 
-    What is no request, or belongs to another user, is removed as well: kept, it would be read
-    again at every look.
+    Other files, and those of another user, are removed too, or they would be read every turn.
     """
     taken: list[Request] = []
     for name in _waiting(run)[:_MAX_AT_ONCE]:

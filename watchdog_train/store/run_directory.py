@@ -1,7 +1,4 @@
-"""Make the directory of a new run, and find the one a user means.
-
-Must not interpret what is in the files.
-"""
+"""Make the directory of a new run, and resolve references to runs; does not read their files."""
 
 from __future__ import annotations
 
@@ -62,8 +59,7 @@ def create(
 ) -> RunDirectory:
     """Make the directory of a new run and point `latest` at it; `now` in Unix seconds.
 
-    Raises:
-        WtrainError: the place is read-only, full or no directory.
+    WtrainError: the place is read-only, full or no directory.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     made: Path | None = None
@@ -175,10 +171,9 @@ def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
 
 
 def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
-    """The run that is meant, for commands that act: without a reference the one live run here.
+    """The run for commands that act: without a reference the only live run here.
 
-    Raises:
-        WtrainError: unknown, of another user, several live runs here, or none but elsewhere.
+    WtrainError: unknown, of another user, several live runs here, or only elsewhere.
     """
     run = resolve(run_ref, runs_dir) if run_ref else _only_live_one(runs_dir or default_runs_dir())
     run.hold()

@@ -1,7 +1,4 @@
-"""Where the files of a run are, and which runs a place holds.
-
-Must not make anything, nor interpret what is in the files.
-"""
+"""Paths of the files of a run, and the runs of a place; neither makes nor interprets files."""
 
 from __future__ import annotations
 
@@ -22,17 +19,15 @@ from watchdog_train.whole_files import read_json, replace_json
 
 RUNS_DIR = "wtrain-runs"
 AGENTS = ".agents"
-"""Beside the runs: a directory for each agent. What is worth keeping goes to the leader's run."""
+"""In the directory of the runs: a directory for each agent, until the leader has its data."""
 LATEST = "latest"
 TIMES_SUFFIX = ".times"
-"""Beside a captured stream: when the keeper had written how much of it."""
+"""A file next to a captured stream: when the keeper had written how much of it."""
 _RUN_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-(?P<tail>[0-9a-f]{4})")
 _RUNS_LISTED = 100_000
 
 
 class _Inside:
-    """A file or folder of a run, by its name."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -41,8 +36,6 @@ class _Inside:
 
 
 class RunDirectory(msgspec.Struct, frozen=True):
-    """The files of one run."""
-
     path: Path
 
     @property
@@ -66,7 +59,7 @@ class RunDirectory(msgspec.Struct, frozen=True):
     environment = _Inside("environment.json")
     """The user's environment without secrets, for `wtrain restart`."""
     trace = _Inside("trace.jsonl")
-    """The sampled signals; its older part lies beside it."""
+    """The sampled signals; the older part is a file next to it."""
     present = _Inside("present.json")
     """The checkpoints that were there when the run began."""
     lock = _Inside("lock")
@@ -95,7 +88,6 @@ class RunDirectory(msgspec.Struct, frozen=True):
     """Copies of checkpoint files that the script overwrites in place."""
 
     def kept(self, path: str) -> Path:
-        """Where the copy of this file belongs."""
         digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
         return self.kept_copies / digest / os.path.basename(path)
 
@@ -103,10 +95,9 @@ class RunDirectory(msgspec.Struct, frozen=True):
         return self.stalls / stall_id
 
     def hold(self) -> None:
-        """Hold it open to act in it: from now on its files are found whatever its parents become.
+        """Hold it open to act in it: its files are found from now on, even if a parent moves.
 
-        Raises:
-            WtrainError: it belongs to another user, is a copy of a run, or cannot be opened.
+        WtrainError: it belongs to another user, is a copy of a run, or cannot be opened.
         """
         proc.refuse_foreign()
         self.refuse_copy()
@@ -140,7 +131,7 @@ class RunDirectory(msgspec.Struct, frozen=True):
             )
 
     def slot_dir(self) -> Path | None:
-        """The slot directory as recorded, None when it is not known."""
+        """The slot directory as recorded, None if unknown."""
         try:
             with open_read(self.slot_dir_file) as file:
                 text = file.read(4096).decode().strip()
@@ -171,7 +162,7 @@ def runs_in(runs_dir: Path) -> tuple[RunDirectory, ...]:
 
 
 def newest_last(runs: Iterable[RunDirectory]) -> tuple[RunDirectory, ...]:
-    """Runs by the time in their id; among those of one second `latest` knows which came last."""
+    """Runs by the time in their id; `latest` decides among those of one second."""
 
     def age(run: RunDirectory) -> tuple[str, bool, str]:
         return run.stamp, latest_target(run.path.parent) == run.run_id, run.run_id
@@ -180,7 +171,6 @@ def newest_last(runs: Iterable[RunDirectory]) -> tuple[RunDirectory, ...]:
 
 
 def latest_target(runs_dir: Path) -> str | None:
-    """The id that `latest` of this place points at."""
     latest = runs_dir / LATEST
     try:
         if latest.is_symlink():
@@ -198,7 +188,7 @@ _IDENTITY_CAP_BYTES = 65_536
 
 
 class _Identity(Value):
-    """Tells a run directory from a copy of it, which takes the id along.
+    """Distinguishes a run directory from a copy of it, which has the same id.
 
     Device numbers are not compared: a reboot or another mount of the same file server changes them.
     """
@@ -225,7 +215,7 @@ def sign(run_dir: Path) -> None:
 
 
 def original_of(run_dir: Path) -> Path | None:
-    """The directory that this one is a copy of; None if it is the original, or that is unknown.
+    """The directory that this one is a copy of; None if it is the original, or unknown.
 
     The directory in which a living supervisor or keeper works is the original, wherever it is now.
     Otherwise the recorded one is, if it still exists with the same id.
@@ -254,7 +244,7 @@ def _mark(run_dir: Path) -> tuple[int, ...]:
 
 
 def _in_use(run_dir: Path) -> Iterator[Path]:
-    """Directories in which the processes work that the files of this one name, if they live."""
+    """Working directories of living processes that the files of this directory name."""
     from watchdog_train.system import current  # what has no identity needs no system
 
     system = current()

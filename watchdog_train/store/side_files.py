@@ -1,6 +1,6 @@
-"""What the judged processes say in words: settings, milestones, hooks. Untrusted, read sparingly.
+"""Texts of the judged processes: settings, milestones, hooks. Untrusted, read sparingly.
 
-A side file is read again only when the slot's milestone word has moved on since it was written.
+A side file is read again only when the slot's milestone word has changed since it was written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
 NOT_RESUMED = "not resumed: "
-"""How the client's notes about it begin."""
+"""Prefix of the client's notes about it."""
 MOST_OPTIONS = 4
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(=[a-z]{1,20}| \{checkpoint\})?")
 """What may be shown as a part of a command."""
@@ -26,8 +26,6 @@ _STATUSES: tuple[Literal["skipped", "failed"], ...] = ("skipped", "failed")
 
 
 class SideFiles:
-    """Of one attempt at a time."""
-
     def __init__(self, slot_dir: Path | None) -> None:
         self._slot_dir = slot_dir
         self._known: dict[int, tuple[MemberSample, Note]] = {}
@@ -39,14 +37,14 @@ class SideFiles:
         self._silent.clear()
 
     def look(self, sample: Sample) -> None:
-        """Read what has changed since the last look."""
+        """Read what has changed since the last sample."""
         for member, slot in sample.judged:
             known = self._known.get(member.member.pid)
             if known is None or known[1].changes < slot.milestone:
                 self._read(member)
 
     def look_once_more(self) -> None:
-        """The training has ended: what was written since the last look."""
+        """The training has exited: read what was written since the last sample."""
         # The first words of a training that ended within a second are written at its end.
         for member in [*self._silent.values(), *(member for member, _ in self._known.values())]:
             self._read(member)
@@ -91,7 +89,7 @@ class SideFiles:
         return tuple(found)
 
     def training(self) -> TrainingReport | None:
-        """What is trained now, by the word of the lowest rank that trains."""
+        """The present training, by the lowest rank that trains."""
         told = [
             (member.member.rank or 0, -note.changes, note.training)
             for member, note in self._known.values()
@@ -108,7 +106,7 @@ class SideFiles:
         return tuple((pid, note.task) for pid, (_, note) in known if note.task is not None)
 
     def resume_options(self) -> tuple[str, ...]:
-        """Arguments by which the script may resume, {checkpoint} for a path, as it listed them."""
+        """Listed arguments by which the script may resume, {checkpoint} for a path."""
         found = [
             option
             for _, note in self._known.values()
@@ -128,7 +126,7 @@ class SideFiles:
         return found[-1][:WHY_CAP] if found else None
 
     def settings(self, sample: Sample, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
-        """What training processes said about settings of the plan that are not in effect yet."""
+        """Settings of the plan that are not in effect yet, as training processes report."""
         if attempt is None or self._slot_dir is None or not attempt.launched:
             return ()
         wanted = {str(setting.get("id")) for setting in attempt.plan.in_process}

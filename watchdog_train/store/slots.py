@@ -31,8 +31,6 @@ _WORDS = struct.Struct(f"={layout.SLOT_WORDS}Q")
 
 
 class SlotScan(Value):
-    """One look at all slots."""
-
     readings: tuple[SlotReading, ...]
     """By pid."""
     problems: tuple[str, ...]
@@ -43,7 +41,7 @@ _save_decoder = msgspec.json.Decoder(SaveRecord)
 
 
 def read_slots(slot_dir: Path) -> SlotScan:
-    """All slots of a run; a directory that is gone has none."""
+    """A directory that is gone has none."""
     readings: list[SlotReading] = []
     problems: list[str] = []
     for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX)[: layout.SLOT_MAX_FILES]:
@@ -59,7 +57,7 @@ def read_slots(slot_dir: Path) -> SlotScan:
 
 
 def read_note(slot_dir: Path, pid: int) -> Note | None:
-    """The side file of a process, None when there is none that can be understood."""
+    """The side file of a process, None without one that is valid."""
     data = _read(os.path.join(slot_dir, f"{pid}{layout.NOTE_SUFFIX}"), NOTE_BYTES + 1)
     return decode_note(data, pid) if data is not None else None
 
@@ -99,10 +97,9 @@ def read_saves(attempt_dir: Path, cap: int = 1000) -> tuple[SaveRecord, ...]:
 
 
 def sweep_slots(slot_dir: Path, is_alive: Callable[[int, int], bool | None]) -> None:
-    """Remove the slots of processes that are gone; notes and dumps with them stay evidence.
+    """Remove the slots of exited processes; notes and dumps with them stay evidence.
 
-    `is_alive` tells by pid and start (0: unknown start); None when it cannot be told, and then the
-    slot stays.
+    `is_alive` takes pid and start (0: unknown start); None (unknown) keeps the slot.
     """
     for pid, name in _numbered(slot_dir, layout.SLOT_SUFFIX):
         data = _read(slot_dir / name, layout.SLOT_BYTES)
@@ -170,7 +167,7 @@ _AS_IT_IS = _words_of(
     "train_ordinal", "continued",
 )  # fmt: skip
 _LESS_ONE = _words_of("rank", "local_rank", "worker", "resumed_step", "first_step", "began_anew")
-"""Words in which zero means "not said"."""
+"""Words in which zero means "not set"."""
 _ROLES: tuple[Any, ...] = layout.ROLES
 _PHASES: tuple[Any, ...] = layout.PHASES
 
@@ -188,7 +185,7 @@ def _own_began(words: tuple[int, ...]) -> int | None:
 
 
 def _total_steps(words: tuple[int, ...]) -> int | None:
-    """What the framework or the script says, else the progress bar of a plain loop."""
+    """By the framework or the script, else by the progress bar of a plain loop."""
     by_bar = 0 if words[layout.W_FRAMEWORK_STEP] else words[layout.W_BAR_TOTAL]
     return words[layout.W_TOTAL_STEPS] or by_bar or None
 
@@ -229,14 +226,14 @@ def _read(path: str | Path, cap: int, *, from_end: bool = False) -> bytes | None
 
 
 MOST_FILES = 128
-"""More judged processes than this are not followed to their very last word."""
+"""More judged processes than this are not followed to their exit."""
 
 
 class LastWords:
     """Slots held open, by pid.
 
-    A client removes its slot at exit. What it wrote after the last poll (the last step of a
-    training, most of all) can still be read by whoever holds the file open.
+    A client removes its slot at exit. An open file still shows what it wrote after the last
+    sample, most of all the last step of a training.
     """
 
     def __init__(self, slot_dir: Path | None) -> None:
@@ -244,7 +241,6 @@ class LastWords:
         self._open: dict[int, int] = {}
 
     def follow(self, pids: Iterable[int]) -> None:
-        """Hold the slots of these processes from now on."""
         if self._slot_dir is None:
             return
         for pid in pids:
@@ -254,12 +250,12 @@ class LastWords:
                 self._open[pid] = open_regular(self._slot_dir / f"{pid}{layout.SLOT_SUFFIX}")
 
     def read(self) -> dict[int, SlotReading]:
-        """What the held slots say now, also those of the dead."""
+        """The present readings of the held slots, also of exited processes."""
         found = {pid: self.of(pid) for pid in self._open}
         return {pid: said for pid, said in found.items() if said is not None}
 
     def of(self, pid: int) -> SlotReading | None:
-        """What the held slot of one process says now; None where none is held."""
+        """The reading of one process; None where no slot is held."""
         descriptor = self._open.get(pid)
         if descriptor is not None:
             with suppress(OSError):
@@ -270,7 +266,7 @@ class LastWords:
         return None
 
     def forget(self) -> None:
-        """Let all of them go: an attempt is over."""
+        """Close all of them: an attempt is over."""
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()

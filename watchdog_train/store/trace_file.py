@@ -14,9 +14,9 @@ from watchdog_train.errors import WtrainError
 from watchdog_train.trusted_files import open_read, open_regular, rename
 
 LINE_BYTES = 1 << 20
-"""A longer line is none of ours; 4,096 ranks take half of it."""
+"""A longer line is not ours; 4,096 ranks take half of it."""
 CAP_BYTES = 32 * 1024 * 1024
-"""Hours to days of looks."""
+"""Hours to days of samples."""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
@@ -26,10 +26,9 @@ def older_part(path: Path) -> Path:
 
 
 class TraceFile:
-    """Writes a run's trace; `append` is called by the loop, the writing is done elsewhere.
+    """Writes a run's trace on the thread of `beside`, which is False when it is too busy.
 
-    `beside` runs a function on the thread that writes to the run directory; False when it has too
-    much to do already. The cap counts the older part, too.
+    The cap counts the older part, too.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class TraceFile:
         self._bytes = 0
 
     def append(self, line: bytes) -> None:
-        """Have a line written, some time; never waits."""
+        """Queue a line; never waits."""
         if not self._beside(lambda: self._write(line)):
             self.trouble = "the disk does not answer"
 
@@ -87,12 +86,9 @@ class TraceFile:
 
 
 def trace_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a trace, the older part of a run's trace first.
+    """The lines of a trace, the older part of a run's trace first; WtrainError: unreadable.
 
     Memory does not grow with the file: a line of more than 1 MiB comes in pieces.
-
-    Raises:
-        WtrainError: it is not there, or cannot be read.
     """
     older = older_part(path)
     try:

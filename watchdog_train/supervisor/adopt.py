@@ -1,4 +1,4 @@
-"""Take up a run whose supervisor is gone: settle its open intents by looking, then go on."""
+"""Adopt a run whose supervisor is gone: check its open intents, then supervise it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def adopt_run(
     lock = take_lock(directory, system)
     others_ended = False
     try:
-        # Whoever held it may have ended the run while we waited for the lock.
+        # Its holder may have ended the run while we waited for the lock.
         state = _unfinished(directory)
         task = state.crew.task if state.crew is not None else None
         others_ended = stop_mode is not None and is_begun_again(task, os.environ)
@@ -66,7 +66,7 @@ def adopt_run(
             link=link_of(task, children),
         )
         if state.crew is None and stop_mode is None:
-            with suppress(WtrainError):  # said when the run was started
+            with suppress(WtrainError):  # reported when the run was started
                 job = session.context.policy.job
                 environment = session.context.environment
                 session.context.unled = own_task(environment, system, job, state.launcher)
@@ -80,7 +80,7 @@ def adopt_run(
         why = why.plus(Why("event-torn"))
     attempt = state.attempt
     if attempt is not None and attempt.keeper is not None and not attempt.tree_gone:
-        attempt_dir = directory.attempt(attempt.attempt)  # before it is said that we watch
+        attempt_dir = directory.attempt(attempt.attempt)  # before the log names us as supervisor
         session.context.ends = hold_streams(attempt.keeper, attempt_dir, session.system)
     session.supervisor.record(
         e.Adopted(

@@ -1,8 +1,8 @@
 """The hands of a leader on another machine, or for another task of this one: a process of its own.
 
-It looks, writes down, and carries out orders; it decides nothing, and outlives a lost link and a
-dead leader together with its training. Only when nobody has led it for `job.lost_s`, and its own
-training does not work any more, it takes evidence and ends: then its supervisor's own rules count.
+It takes samples, keeps a log, and carries out orders; it decides nothing, and outlives a lost link
+and a dead leader together with its training. Only without a leader for `job.lost_s`, and with a
+training that does not work any more, it takes evidence and exits by a supervisor's own rules.
 """
 
 from __future__ import annotations

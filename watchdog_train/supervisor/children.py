@@ -1,7 +1,7 @@
 """The one table of processes that the supervisor itself has started.
 
 Every child has a deadline and a session of its own. It must never wait on any child but by its
-pid: `Popen.wait()` of a child that exited 9 returned 0 after somebody's waitpid(-1) had stolen its
+pid: `Popen.wait()` of a child that exited 9 returned 0 after another waitpid(-1) had stolen its
 status (measured).
 """
 
@@ -361,7 +361,7 @@ class Helper:
         self._rest = b""
 
     def _forget_files(self) -> None:
-        # A question may hold secrets (addresses to send to): one that nobody has read goes, too.
+        # A question may hold secrets (addresses to send to): an unread one is removed, too.
         for path in (self.question, self.answer_file):
             with suppress(OSError):
                 remove(path)

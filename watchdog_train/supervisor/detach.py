@@ -94,7 +94,7 @@ def _become_daemon(supervise: Supervise, write_fd: int) -> NoReturn:
         nonlocal reported
         if not reported:
             reported = True
-            with suppress(OSError):  # whoever waited for it has gone
+            with suppress(OSError):  # the waiting command has exited
                 os.write(write_fd, msgspec.json.encode(what))
             os.close(write_fd)
 

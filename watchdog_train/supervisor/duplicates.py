@@ -58,7 +58,7 @@ def _lives(run: LiveRun, system: ProcessSystem) -> bool:
     try:
         state = read_state(run.directory, strict=False)
     except WtrainError:
-        return False  # a damaged log can be adopted by nobody
+        return False  # a run with a damaged log cannot be adopted
     if state.finished:
         return False
     attempt = state.attempt

@@ -1,7 +1,7 @@
 """The environment of a training: the user's, the plan's changes, and what the client reads.
 
 It must not put anything secret into a file, and adds exactly one entry to PYTHONPATH. What a run
-had is kept with it for a restart; of what may be a secret only the name.
+had is kept with it for a restart; of possible secrets only the names.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def keep_environment(directory: RunDirectory, environment: Mapping[str, str]) ->
     """Record the run's environment; OSError if the file cannot be written."""
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
     before = read_json(directory.environment, KeptEnvironment, cap_bytes=_CAP_BYTES)
-    # One that a restart went without is lacking still.
+    # One that was missing at a restart is still missing.
     names = {*environment, *(before.secrets if before is not None else ())} - kept.keys()
     secrets = tuple(sorted(name for name in names if _is_text(name)))
     replace_json(directory.environment, KeptEnvironment(variables=kept, secrets=secrets))
@@ -111,7 +111,7 @@ def _is_of_now(name: str, secrets: Iterable[str] = ()) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    # Of what is not text nobody can tell what it is.
+    # What is not text may be anything.
     return not _is_text(name + value) or is_secret_name(name) or redact_text(value) != value
 
 

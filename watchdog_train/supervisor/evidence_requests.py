@@ -1,7 +1,4 @@
-"""What the processes that take and read evidence are told: who, where, how much time.
-
-The requests only; supervisor.tasks starts whoever answers them.
-"""
+"""Requests to the processes that take and read evidence; supervisor.tasks starts these."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def of_agent(policy: Policy) -> Policy:
 
 
 def is_led(task: JobTask | None, settings: Job) -> bool:
-    """Whether the tasks of a job have one leader; those of a sweep have none."""
+    """Whether the tasks of a job have one leader; tasks of a sweep have none."""
     if task is None or (task.coordination is None and task.here != task.tasks):
         return False
     here = task.source in TORCH and sys.platform != "win32"  # which has no link
@@ -140,7 +140,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     if text is None or text.count(b"[") + text.count(b"{") > MOST_BRACKETS:
         return None
     try:
-        content = yaml.safe_load(text)  # JSON is YAML, as far as such a file goes
+        content = yaml.safe_load(text)  # such JSON is valid YAML
     except (ValueError, RecursionError, yaml.YAMLError):
         return None
     return content if isinstance(content, dict) else None

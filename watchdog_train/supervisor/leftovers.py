@@ -1,7 +1,7 @@
-"""What runs that are over have left on this machine: processes, memory, locks, old directories.
+"""Leftovers of ended runs on this machine: processes, memory, locks, old directories.
 
-Only looks. A thing counts as ours by a record of ours (a log, a registration, the private folder
-it lies in), never by its name alone; what is in doubt is listed and left alone.
+Searches and lists. A thing is wtrain's by a record of wtrain (a log, a registration, the private
+folder it lies in), never by its name alone; doubtful things are listed and not touched.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
             continue  # a damaged log proves nothing about any process
         state = replay(events)
         if None not in (state.boot_id, boot_id) and state.boot_id != boot_id:
-            finished.add(run.run_id)  # whatever it was, the reboot has ended it
+            finished.add(run.run_id)  # in any state, the reboot has ended it
             continue
         for event in events:
             if isinstance(event, e.AttemptLaunched):

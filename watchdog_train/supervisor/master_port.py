@@ -59,7 +59,7 @@ class MasterPort:
         text = environment.get(PORT_VARIABLE, "")
         self.port = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
         address = environment.get(ADDRESS_VARIABLE, "")
-        # On several machines all have to agree on another one, and nobody can ask them.
+        # Several machines would have to agree on another one, and cannot be asked.
         if task is not None:
             here = task.here == task.tasks and task.coordination is None
         else:

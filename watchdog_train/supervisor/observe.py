@@ -91,7 +91,7 @@ class Assessor:
         )
 
     def _elsewhere_quiet(self, state: State, *, all_heard: bool) -> bool:
-        """Whether no rank of another machine works, as far as is known."""
+        """Whether no rank of another machine works, if known."""
         if state.crew is not None:
             return all_heard
         nodes = state.launcher.nodes if state.launcher is not None else 1
@@ -175,7 +175,7 @@ class Observer:
         sights = self._sights()
         if attempt is not None and not idle:
             self._hear_ends(sights)
-            # A look from before the exit would show its root alive, as something that outlives it.
+            # A sample from before the exit would show its root alive, as if it outlived the exit.
             known_at = max(each.exit_known_at for each in self._hands)
             thorough = not attempt.ended or self._sample.empty_looks > 0
             if self._sample.at < known_at or (self._sample.at == known_at and not thorough):
@@ -318,7 +318,7 @@ class Observer:
         if not attempt.launched:
             return
         if self._trace is None:
-            # Times go on where the supervisor before left off, though its clock may be gone.
+            # Times continue those of the previous supervisor, though its clock may be gone.
             age_s = max(0.0, time.time() - (state.started_at or time.time()))
             origin = self._sample.at - age_s
             self._trace = TraceWriter(origin=origin, poll_s=context.policy.detection.poll_s)

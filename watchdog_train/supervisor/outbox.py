@@ -351,7 +351,7 @@ class Outbox:
             effect.follow(event, state)
 
     def poll(self, state: State, observation: Observation) -> Iterator[e.AnyEvent]:
-        """Record results of effects, and begin those that are due; returns at once."""
+        """Record results of effects, and begin due ones; returns at once."""
         for effect in self._effects:
             effect.look(state, observation)
             yield from effect.poll(state)

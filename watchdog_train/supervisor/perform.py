@@ -109,7 +109,7 @@ class Performer:
         """Through the control page."""
         control = self._context.control
         if isinstance(action, a.AskSave):
-            # The page of a run that goes on after a reboot is new, its numbers are not.
+            # The page of a run continued after a reboot is new, its numbers are not.
             number = max(action.number, state.save_requested + 1)
             sequence = control.request_save(number) if control is not None else 0
             # All ranks have to hear of it under one number.
@@ -146,7 +146,7 @@ class Performer:
         try:
             self._hands[host].launch(action.plan, token, state)
         except OSError as error:
-            # At the first launch somebody is there to be told.
+            # At the first launch a person is there to read it.
             if state.attempts and error.errno in PASSING and len(action.hosts) == 1:
                 yield e.LaunchPostponed(why=said(error.strerror or str(error)))
                 return
@@ -204,7 +204,7 @@ class Performer:
             level=action.level,
             full_since=ended_at - AROUND_KILL_S if ended_at else None,
             world_size=self._world_size,
-            # A leader before this run may have begun it: then nobody has looked.
+            # A leader before this run may have begun it: then it is unchecked.
             began=state.started_at if state.attempts and state.attempts[0].token else None,
             present=str(context.directory.present),
             running=observation.training,

@@ -1,6 +1,6 @@
-"""Let a finished run go on: from its newest valid checkpoint, with what the user adds.
+"""Continue a finished run from its newest valid checkpoint, with the user's changes.
 
-Of a job that was led the first task reopens the run, and the others become agents anew.
+In a job with a leader the first task reopens the run, and the others become agents again.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def reopen_run(
     system = current()
     _refuse(read_state(directory), system)  # says so without touching anything
     lock = take_lock(directory, system)
-    # Somebody else may have gone on with it while we waited for the lock.
+    # Another supervisor may have continued it while we waited for the lock.
     state = read_state(directory)
     _refuse(state, system)
     policy = _policy(directory, state, changed, with_remedies, allow)

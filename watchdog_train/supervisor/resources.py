@@ -39,7 +39,7 @@ class RestartRoom:
     def __init__(self, run_dir: Path) -> None:
         self._files = _Tried(lambda: _not_writable(run_dir))
         self._saves = SaveRoom()
-        # Tried each time while nothing is lacking: the answer is of use only at the very moment.
+        # Tried each time while nothing is missing: the answer is valid only at that moment.
         self._descriptors = _Tried(_no_descriptors, lasts_s=0.0)
         self._met: tuple[float, str] | None = None
 
@@ -214,7 +214,7 @@ MOST_FILES_COUNTED = 20_000
 
 
 def size_bytes(path: Path) -> int:
-    """Of the files below it, as far as they are counted."""
+    """Of the files below it, up to the number that is counted."""
     total = count = 0
     for directory, _, files in os.walk(path):
         for name in files:

@@ -200,7 +200,7 @@ class RunSession:
         if chosen is None:
             return None
         try:
-            # A run that goes on after its end has left its text file, and maybe its own folder.
+            # A run continued after its end has left its text file, and maybe its own folder.
             chosen.mkdir(mode=0o700, parents=True, exist_ok=self.directory.slot_dir() == chosen)
             replace_whole(self.directory.slot_dir_file, f"{chosen}\n".encode())
         except OSError:
@@ -273,7 +273,7 @@ class RunSession:
         state, log = self.supervisor.state, self.directory.attempts
         if not self.supervisor.speaks:
             self.context.display.deliver(log)
-            if self.exit_code:  # where nobody sees what the leader says
+            if self.exit_code:  # where the leader's messages are not seen
                 self.context.display.say(f"wtrain: {state.name}: {self.why}")
                 self.context.display.deliver(log)
             return
@@ -369,7 +369,7 @@ class RunSession:
         release_runtime_directory(staging, with_content=not kept)
         spill_dir = self.directory.spill_dir
         if spill_dir is not None:
-            # No command finds events of a run whose directory somebody has deleted.
+            # No command finds events of a run whose directory was deleted.
             release_runtime_directory(spill_dir, with_content=self.context.log.is_removed)
 
     def _remove_slot_dir(self) -> None:

@@ -1,9 +1,9 @@
 """Signals to the supervisor become values in a queue; a handler does nothing else.
 
-First SIGINT, SIGTERM: a request to stop; a second one of either: now. SIGHUP: go on without the
+First SIGINT, SIGTERM: a request to stop; a second one of either: now. SIGHUP: continue without the
 terminal. SIGQUIT: evidence now. SIGUSR1, SIGUSR2: forwarded to the root when it handles them,
-else answered by a save-request. SIGTSTP: once the terminal is left tidy, we stop; training goes
-on.
+else answered by a save-request. SIGTSTP: once the terminal is left tidy, we stop; training
+continues.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def start_run(
         runs_dir, policy = runs_dir / AGENTS, of_agent(policy)
         remove_succeeded(runs_dir, name)
     elif task is not None and leads is None:
-        name = f"{name}-{task.name_of(task.task)}"  # a person tells tasks by their runs' names
+        name = f"{name}-{task.name_of(task.task)}"  # a person identifies tasks by their runs' names
     elif task is None and policy.job.coordination is not None:
         opening = "wtrain: this is the only task of its job: there is nobody to meet"
     children = ChildTable(system)

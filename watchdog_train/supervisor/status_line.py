@@ -1,4 +1,4 @@
-"""One line of ours at the bottom of the user's terminal, only while it cannot disturb anybody.
+"""A status line at the bottom of the user's terminal, drawn only while it disturbs no output.
 
 It must leave no trace: it is drawn on an empty line, without a newline, and erased before the
 next byte of the training. It is not drawn while the training writes, in the middle of a line, or

@@ -1,6 +1,6 @@
-"""Slow work as child processes with deadlines: looks, evidence, checkpoint surveys.
+"""Slow work as child processes with deadlines: stack samples, evidence, scans of checkpoints.
 
-Each task is a module of ours run with a request file; it answers with a file. A task that dies,
+Each task is a module of wtrain run with a request file; it answers with a file. A task that dies,
 hangs or writes nonsense still gives an answer that says so: the loop never waits for it.
 """
 

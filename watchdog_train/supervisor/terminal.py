@@ -186,7 +186,7 @@ class Outlet:
 
     def _write(self) -> None:
         if sys.platform != "win32":
-            # Between a look at the terminal and a write to it the shell may take it back.
+            # Between this check and a write the shell may take the terminal back.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         while True:
             with self._changed:
@@ -198,7 +198,7 @@ class Outlet:
                 data = self._queue[0]
             try:
                 written = os.write(self.fd, data)
-            except BlockingIOError:  # somebody else has made it so; it is not ours to change
+            except BlockingIOError:  # another process has made it so; we must not change it
                 ready((), (self.fd,), 1.0)
                 written = 0
             except OSError as error:  # the reader is gone, or so is the terminal. For good.
@@ -248,5 +248,5 @@ def _must_wait(fd: int) -> bool:
         if not termios.tcgetattr(fd)[3] & termios.TOSTOP:
             return False
         return os.tcgetpgrp(fd) != os.getpgrp()
-    except (OSError, termios.error):  # no terminal, or not ours: nobody would stop us either
+    except (OSError, termios.error):  # not our controlling terminal: no stop
         return False

@@ -9,7 +9,7 @@ from watchdog_train.system.protocol import ProcessSystem
 
 
 def current() -> ProcessSystem:
-    """The implementation for this machine; WTRAIN_SYSTEM=portable takes what psutil can do."""
+    """The system of this machine; WTRAIN_SYSTEM=portable limits it to what psutil can do."""
     if sys.platform == "linux" and os.environ.get("WTRAIN_SYSTEM") != "portable":
         from watchdog_train.system.linux import LinuxSystem
 

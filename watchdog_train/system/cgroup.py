@@ -13,7 +13,7 @@ _MOST_LEVELS = 32
 
 
 def oom_kills() -> int | None:
-    """Kills by the memory killer in our own cgroup so far; None where it does not tell."""
+    """Kills by the memory killer in our own cgroup so far; None if unknown."""
     for folder in _folders("self", "memory"):
         for name in ("memory.events", "memory.oom_control"):
             counts = _counts(f"{folder}/{name}")
@@ -76,7 +76,7 @@ def cgroup_memory() -> dict[str, int | None] | None:
 
 
 def cgroup_cache_bytes() -> int:
-    """Of what cgroup_memory() calls used: cached files, which the kernel gives back when needed."""
+    """Cached files in the `used` of cgroup_memory(), which the kernel frees when needed."""
     for folder in _folders("self", "memory"):
         counts = _counts(f"{folder}/memory.stat") or {}
         found = [counts[name] for name in ("active_file", "inactive_file") if name in counts]
@@ -95,7 +95,7 @@ def _counts(path: str) -> dict[str, int] | None:
 
 
 def swap_bytes() -> int | None:
-    """Read from and written to swap since boot; None where it is not told."""
+    """Read from and written to swap since boot; None if unknown."""
     counts = _counts("/proc/vmstat") or {}
     pages = [counts[name] for name in ("pswpin", "pswpout") if name in counts]
     return sum(pages) * mmap.PAGESIZE if pages else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from watchdog_train.trusted_files import owner_name
 
 ROOM_BYTES = 16 * 1024 * 1024
-"""Left on a tmpfs by whoever uses it: a page that cannot be had kills its writer with SIGBUS."""
+"""Left free on a tmpfs by every writer: a page that cannot be had is a SIGBUS."""
 _NETWORK_FILE_SYSTEMS_TEXT = """
     9p afs beegfs ceph cifs coda davfs fuse.ceph fuse.davfs fuse.gcsfuse fuse.glusterfs
     fuse.goofys fuse.juicefs fuse.mount.s3 fuse.mountpoint-s3 fuse.rclone fuse.s3fs
@@ -67,9 +67,7 @@ def private_runtime_directory(
     """A directory that only this user can enter, on memory where there is some.
 
     The same purpose and run give the same place, so that readers and an adopting supervisor find
-    it. None when it is not there and not to be made, or when every candidate is full, read-only,
-    or was made by somebody else: these places are shared by all users, so a directory that is not
-    ours is never entered.
+    it. None if it is missing and not to be made, or every candidate is full, read-only or foreign.
     """
     for top in _tops(purpose, bases):
         if _is_private(top, make=make) and _is_private(top / run_id, make=make):
@@ -78,7 +76,7 @@ def private_runtime_directory(
 
 
 def why_denied(purpose: str, bases: Iterable[Path] | None = None) -> str:
-    """Who or what keeps private_runtime_directory() from making one, at each place."""
+    """Why private_runtime_directory() cannot make one, at each place."""
     return "; ".join(map(_denied_by, _tops(purpose, bases))) or "no such place is known"
 
 
@@ -99,10 +97,7 @@ def _tops(purpose: str, bases: Iterable[Path] | None) -> Iterator[Path]:
 
 
 def release_runtime_directory(path: Path, *, with_content: bool) -> None:
-    """Remove a directory of private_runtime_directory() at the end of its run.
-
-    Without `with_content` it stays when it is not empty.
-    """
+    """Remove a directory of private_runtime_directory(), unless it has content that must stay."""
     with suppress(OSError):
         if with_content:
             shutil.rmtree(path)

@@ -1,8 +1,8 @@
-"""NVIDIA GPUs through NVML, looked at by a process of its own.
+"""NVIDIA GPUs through NVML, read in a process of its own.
 
-A call into a driver that has lost its GPU may never return and cannot be interrupted: whoever
-wants to know runs `python -I -m watchdog_train.system.gpu` with a deadline and reads JSON, one
-core.model.gpu.GpuReading a line. Nothing of NVML is ever imported elsewhere.
+A call into a driver that has lost its GPU may never return and cannot be interrupted: callers
+run `python -I -m watchdog_train.system.gpu` with a deadline and read JSON, one
+core.model.gpu.GpuReading a line. No other module imports NVML.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _SLOWED_BY = {
     0x40: "heat",
     0x80: "power brake",
 }
-"""NVML's clocksEventReasons that slow work down; idle and chosen clocks are none."""
+"""NVML's clocksEventReasons that slow work down; idle and chosen clocks do not."""
 
 
 def is_asked(setting: str = "auto") -> bool:
     """Whether NVML is asked, by `detection.gpu`: auto needs an NVIDIA device and the library.
 
-    Nothing is imported. Not by itself on Windows, where a pipe cannot be read without waiting.
+    Imports nothing. Never automatic on Windows, where a pipe cannot be read without waiting.
     """
     if setting != "auto":
         return setting == "on"
@@ -52,15 +52,14 @@ def is_asked(setting: str = "auto") -> bool:
 
 
 def command(*, once: bool = False) -> list[str]:
-    """What starts a process that looks; -I as for all tasks of ours."""
+    """The command of a reader of GPUs; -I as for all tasks of ours."""
     return [sys.executable, "-I", "-m", MODULE, *(["--once"] if once else [])]
 
 
 class Looker:
-    """NVML, opened; every answer that the driver refuses is None.
+    """An open NVML; every answer that the driver refuses is None.
 
-    Raises:
-        Exception: whatever NVML raises when there is no driver.
+    Raises: what NVML raises without a driver.
     """
 
     def __init__(self, nvml: Any) -> None:
@@ -74,7 +73,6 @@ class Looker:
         self._rdma: tuple[float, int | None] = (0.0, None)
 
     def reading(self) -> GpuReading:
-        """All devices now."""
         self._take_xids()
         at = time.monotonic()
         return GpuReading(
@@ -145,7 +143,7 @@ class Looker:
 
     # -- errors that the driver reports without being asked -----------------------------------
     def _register(self) -> Any:
-        """Needs no rights, in contrast to the kernel's log; None where that cannot be had."""
+        """Needs no rights, in contrast to the kernel's log; None if not available."""
         nvml = self._nvml
         events = self._get("nvmlEventSetCreate")
         kind = getattr(nvml, "nvmlEventTypeXidCriticalError", None)
@@ -169,10 +167,7 @@ class Looker:
 
 
 def rdma_bytes(folder: str = _RDMA) -> int | None:
-    """Sent and received over all InfiniBand ports, which count words of 4 bytes.
-
-    None where a port does not tell.
-    """
+    """Sent and received over all InfiniBand ports (words of 4 bytes); None if one is unreadable."""
     ports = Path(folder).glob("*/ports/*")
     names = ("counters/port_xmit_data", "counters/port_rcv_data")
     try:
@@ -202,7 +197,7 @@ def _number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    """NVML says 2**64-1 for what it does not know."""
+    """None for 2**64-1, with which NVML marks an unknown value."""
     number = _number(value)
     return int(number) if number is not None else None
 
@@ -213,7 +208,7 @@ def _watts(value: Any) -> float | None:
 
 
 def _write(reading: GpuReading) -> bool:
-    """Whether anybody still listens."""
+    """Write a line; False once the reader is gone."""
     try:
         os.write(1, msgspec.json.encode(reading) + b"\n")
     except OSError:
@@ -222,7 +217,7 @@ def _write(reading: GpuReading) -> bool:
 
 
 def main() -> int:
-    """Look again and again until nobody listens any more."""
+    """Read the GPUs again and again until the reader is gone."""
     try:
         import pynvml  # type: ignore[import-untyped,unused-ignore]
 

@@ -36,7 +36,7 @@ import fcntl
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the kernel's place for it, not a temporary file
 OUR_SHARED_MEMORY = "wtrain-"
 MOST_THREADS = 512
-"""Whose time in line is read at a look: 10 microseconds each."""
+"""Maximum number of threads whose wait for a CPU is read: 10 microseconds each."""
 PR_SET_CHILD_SUBREAPER = 36
 PIDFD_GETFD = 438  # since Linux 5.6; Python has no name for it
 PIDFD_GETFD_MACHINES = ("x86_64", "aarch64")
@@ -48,7 +48,7 @@ _HUMAN_END = re.compile(r"/dev/(tty|pts/|console)|pipe:|socket:")
 
 
 def held(pid: int, state: str | None) -> Stopped | None:
-    """What keeps a process in this state from running; None: nothing, or a tool of ours."""
+    """Why a process in this state does not run; None: nothing, or a tool of ours."""
     if (freezer := cgroup.frozen_by(pid)) is not None:
         return Stopped(freezer=freezer)
     if state != "t":
@@ -64,8 +64,6 @@ def held(pid: int, state: str | None) -> Stopped | None:
 
 
 class LinuxSystem(ProcessSystem):
-    """What Linux can do; see ProcessSystem."""
-
     name = "linux"
     command_line = staticmethod(proc.command_line)
     held = staticmethod(held)
@@ -81,7 +79,6 @@ class LinuxSystem(ProcessSystem):
         return text.decode().strip() if text else None
 
     def identity(self, pid: int) -> ProcessId | None:
-        """The process that has this pid now, a zombie included."""
         found = proc.read_stat(pid)
         return ProcessId(pid, found.start) if found else None
 
@@ -94,9 +91,9 @@ class LinuxSystem(ProcessSystem):
     def snapshot(
         self, known: Iterable[ProcessId] = (), *, full: bool = False
     ) -> Mapping[int, ProcessRow]:
-        """Known processes with their I/O, and those not seen before, or everybody.
+        """Known processes with their I/O, and new ones or all.
 
-        A pid that was given away within one interval is noticed at the next full look.
+        A pid that was reused within one interval is noticed at the next full snapshot.
         """
         starts = {who.pid: who.start for who in known}
         pids = proc.list_pids()
@@ -121,7 +118,7 @@ class LinuxSystem(ProcessSystem):
         return int(field.split()[0]) if field else None
 
     def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
-        """The named variables of its start; empty files of zombies are unknown."""
+        """Empty files of zombies are unknown."""
         text = proc.read(f"/proc/{pid}/environ")
         return proc.parse_environment(text, names) if text else None
 
@@ -192,11 +189,11 @@ class LinuxSystem(ProcessSystem):
         return None
 
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
-        """Through a pidfd: what it was opened on cannot become another process."""
+        """Through a pidfd: it cannot become another process."""
         return self._send(who, signal_number, to_group=False)
 
     def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
-        """To the group that it leads, a leader that is a zombie by now included."""
+        """To the group that it leads, also if the leader is a zombie by now."""
         try:
             if os.getpgid(leader.pid) != leader.pid or os.getpgrp() == leader.pid:
                 return "not-ours"
@@ -234,7 +231,7 @@ class LinuxSystem(ProcessSystem):
         return "sent"
 
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
-        """Through a pidfd; where that is refused (Yama), a pipe's end to read by its name."""
+        """Through a pidfd; where that is refused (Yama), a pipe's read end by its name."""
         try:
             handle = os.pidfd_open(who.pid)
         except OSError:
@@ -260,7 +257,6 @@ class LinuxSystem(ProcessSystem):
         return bool(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
     def slot_directory(self, run_id: str) -> Path | None:
-        """On tmpfs where there is one with room."""
         return private_directory(run_id, SHARED_MEMORY)
 
     def on_network_file_system(self, path: Path) -> bool | None:
@@ -270,7 +266,7 @@ class LinuxSystem(ProcessSystem):
         return None if kind is None else kind in NETWORK_FILE_SYSTEMS
 
     def suspended_s(self) -> float | None:
-        """CLOCK_BOOTTIME goes on in suspend, CLOCK_MONOTONIC does not."""
+        """CLOCK_BOOTTIME runs in suspend, CLOCK_MONOTONIC does not."""
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic(), 0.0)
 
     def shared_memory_names(self) -> Mapping[str, int] | None:
@@ -283,7 +279,7 @@ class LinuxSystem(ProcessSystem):
         return None
 
     def remove_shared_memory(self, name: str) -> bool:
-        """Only a plain file of this user alone; whether it is gone by our hand."""
+        """Only a plain file of this user alone; whether we removed it."""
         if "/" in name or name.startswith(OUR_SHARED_MEMORY):
             return False
         path = SHARED_MEMORY / name
@@ -317,7 +313,7 @@ def _deliver(handle: int, pid: int, signal_number: int, *, to_group: bool) -> No
 
 
 def _pidfd_getfd(handle: int, number: int) -> int | None:
-    """The copy, which no program that we start inherits; None where it is refused."""
+    """The copy, not inherited by programs we start; None where it is refused."""
     if platform.machine() not in PIDFD_GETFD_MACHINES:
         return None
     call = ctypes.CDLL(None, use_errno=True).syscall
@@ -332,11 +328,11 @@ _INFO = struct.Struct("=QQ11Ii")  # mask, cgroup, eleven ids, exit code
 
 
 class PidfdWatch:
-    """How a process ends that is not our child, as the kernel shows it to others of its user.
+    """The exit of a process that is not our child, as the kernel shows it to its user.
 
-    A zombie shows its status in /proc/PID/stat. Once its parent has asked for it, only a pidfd that
-    was opened before still tells (PIDFD_GET_INFO, since Linux 6.15). On older kernels a status that
-    the parent has taken is unknown to everybody else.
+    A zombie shows its status in /proc/PID/stat. Once its parent has reaped it, only a pidfd that
+    was opened before shows it (PIDFD_GET_INFO, since Linux 6.15). On older kernels a reaped status
+    is unknown to every other process.
     """
 
     def __init__(self, who: ProcessId, descriptor: int) -> None:
@@ -344,7 +340,7 @@ class PidfdWatch:
         self._descriptor = descriptor
 
     def status(self) -> int | None:
-        """Its exit code, -N for signal N; None while it lives, and where the kernel is silent."""
+        """Its exit code, -N for signal N; None while it lives, and if unknown."""
         raw = _of_reaped(self._descriptor)
         if raw is None:
             raw = _of_zombie(self._who)

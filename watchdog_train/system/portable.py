@@ -1,4 +1,4 @@
-"""Any system that psutil knows: no subreaper, no pidfd, and "unknown" for what it cannot tell.
+"""Any system that psutil knows: no subreaper, no pidfd, and None for what it does not know.
 
 It must check a process's start as late as it can before it signals it; the gap that remains is
 the reason why Linux has an implementation of its own.
@@ -29,7 +29,7 @@ else:
     CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 SIGKILL, SIGTERM = 9, 15
 REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
-"""What psutil raises for a process that is gone, not ours to see, or half ended."""
+"""What psutil raises for a process that is gone, not ours to see, or half gone."""
 STATES = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_SLEEPING: "S",
@@ -43,7 +43,7 @@ STATES = {
 
 
 class PortableSystem(ProcessSystem):
-    """What psutil can do; what it cannot tell is None, as the protocol has it."""
+    """What psutil can do; all else is None, as the protocol has it."""
 
     name = "portable"
 
@@ -82,14 +82,13 @@ class PortableSystem(ProcessSystem):
         return None
 
     def user_id(self, pid: int) -> int | None:
-        """Its real user; Windows has no numbers for them."""
+        """Windows has no numbers for users."""
         if sys.platform != "win32":
             with suppress(*REFUSED):
                 return int(psutil.Process(pid).uids().real)
         return None
 
     def environment(self, pid: int, names: Iterable[str]) -> dict[str, str] | None:
-        """The named variables of its start, where the system shows them."""
         with suppress(*REFUSED):
             shown = psutil.Process(pid).environ()
             return {name: shown[name] for name in names if name in shown} if shown else None
@@ -140,10 +139,10 @@ def _refusals() -> Iterator[list[SignalResult]]:
 
 
 def _start(process: psutil.Process) -> int:
-    """What ProcessId.start is; on Linux clock ticks since boot, as the client and keeper know it.
+    """ProcessId.start; on Linux clock ticks since boot, as client and keeper know it.
 
-    There psutil adds the time of boot, which moves with every step of the clock, to what the
-    kernel says; older versions keep the one that was asked for last.
+    There psutil adds the time of boot, which moves with every step of the clock; older versions
+    keep the boot time that was asked for last.
     """
     if sys.platform == "linux":
         boot_time = psutil.boot_time()

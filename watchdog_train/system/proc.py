@@ -1,4 +1,4 @@
-"""The only reader of /proc: bytes in, values out, None for whatever is gone or refused.
+"""The only reader of /proc: bytes in, values out, None for anything missing or refused.
 
 It must never raise for a process that ends while it is read. Elsewhere than on Linux everything is
 None or empty.
@@ -21,7 +21,7 @@ from watchdog_train.system.protocol import MASTER, SHORTAGES, BlindError, OpenFi
 TICKS_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 READ_CAP_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 4096
-"""Room for a file of a few lines; making 64 KiB of it costs as much as the kernel's answer."""
+"""Room for a file of a few lines; allocating 64 KiB costs as much as the kernel's answer."""
 MOST_FILES = 65536
 PTS_MAJOR = 136
 
@@ -39,15 +39,14 @@ class Stat(NamedTuple):
     start: int
     session: int
     terminal: int
-    """Its number; 0 for none."""
+    """Device number; 0 for none."""
 
     @property
     def is_dead(self) -> bool:
-        """A zombie; one whose other threads still run (its main thread has left) is none."""
+        """A zombie; not one whose other threads still run while its main thread has exited."""
         return self.state in "ZXx" and self.threads <= 1
 
     def row(self, io_bytes: int | None = None) -> ProcessRow:
-        """The same, as the rest of the house knows it."""
         return ProcessRow(
             pid=self.pid,
             start=self.start,
@@ -63,10 +62,9 @@ class Stat(NamedTuple):
 
 
 def read(path: str, cap_bytes: int = READ_CAP_BYTES, *, strict: bool = False) -> bytes | None:
-    """What the file says now, None when it is gone or not for us.
+    """The present content, None if it is missing or not readable.
 
-    Raises:
-        BlindError: strict, and this process can open nothing.
+    BlindError: `strict`, and this process can open nothing.
     """
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -114,7 +112,7 @@ def refuse_foreign() -> None:
 
 
 def link(pid: int | str, name: str) -> str | None:
-    """Where a link of a process leads: `cwd`, `exe`, `fd/3`, `ns/net`."""
+    """The target of a link of a process: `cwd`, `exe`, `fd/3`, `ns/net`."""
     try:
         return os.readlink(f"/proc/{pid}/{name}")
     except OSError:
@@ -135,9 +133,7 @@ def own_numbers(place: int | str) -> list[int]:
 
 
 def our_thread(pid: int, tid: int) -> int | None:
-    """Our number of the thread to which the process, maybe in a namespace of its own, gives this
-    number; None when it has no such thread.
-    """
+    """Our number of the thread that has this number in the process's own pid namespace, or None."""
     tids = numbers(pid, "task") or []
     if link(pid, "ns/pid") == link("self", "ns/pid"):
         return tid if tid in tids else None
@@ -156,10 +152,10 @@ _OBJECT, _WORD, _TEXT_CAP = 256, 8, 1024
 
 
 def path_text(pid: int, address: int) -> str | None:
-    """What a path of pathlib in a process of CPython has put into words, as for a system call.
+    """The system-call text of a pathlib path in a process of CPython.
 
-    The kinds of the objects are checked by the names of their types, and only memory is read.
-    None where the layout is another one, and of a path that is not ASCII.
+    Object kinds are checked by the names of their types, and memory is only read. None for another
+    layout, and for a path that is not ASCII.
     """
     kind, size = _object_type(pid, address)
     if kind not in (b"PosixPath", b"Path") or not 0 < size <= _OBJECT:
@@ -206,7 +202,7 @@ def memory(pid: int, address: int, count: int) -> bytes | None:
 
 
 def list_pids() -> list[int]:
-    """Every process that /proc shows us; BlindError: it cannot be listed now."""
+    """All visible pids; BlindError: /proc cannot be listed now."""
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError as error:
@@ -236,11 +232,7 @@ def parse_stat(text: bytes) -> Stat | None:
 
 
 def read_stat(pid: int, *, strict: bool = False) -> Stat | None:
-    """The process that has this pid now.
-
-    Raises:
-        BlindError: strict, and nobody can tell now whether there is one.
-    """
+    """The process that has this pid now; BlindError: `strict`, and /proc is unreadable now."""
     text = read(f"/proc/{pid}/stat", SMALL_BYTES, strict=strict)
     return parse_stat(text) if text else None
 
@@ -276,7 +268,7 @@ def parse_wait(text: bytes) -> ThreadWait | None:
 
 
 def read_waits(pid: int, most_threads: int) -> dict[int, ThreadWait]:
-    """The threads of a process; its main thread only where it has more than that."""
+    """The threads of a process; only its main thread if it has more than `most_threads`."""
     threads = [pid]
     if most_threads > 1:
         listed = numbers(pid, "task")
@@ -350,7 +342,7 @@ def _unescape(field: str) -> str:
 
 
 def open_files(pid: int) -> tuple[OpenFile, ...] | None:
-    """By the links in /proc, which ask no file system; None where they are not for us."""
+    """By the links in /proc, which ask no file system; None if not readable."""
     found = []
     try:
         folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY)
@@ -375,7 +367,7 @@ def open_files(pid: int) -> tuple[OpenFile, ...] | None:
 
 
 def shared_mappings(pid: int) -> frozenset[str] | None:
-    """`INODE PATH` of all memory that it may share with others; None where it is not for us."""
+    """`INODE PATH` of all memory that it may share with others; None if not readable."""
     found = set()
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:  # a read gives some lines of it

@@ -22,22 +22,20 @@ SignalResult = Literal["sent", "gone", "denied", "not-ours"]
 OUR_TOOL = "WTRAIN_TOOL"
 """In the environment of a tool that we start: it stops processes, but is no debugger."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""What keeps this process from opening anything; it says nothing about what was to be opened."""
+"""Errors that keep this process from opening any file, whatever file it is."""
 PASSING = SHORTAGES | {errno.EAGAIN, errno.ENOSPC, errno.EDQUOT}
-"""Why a process may not be started now and may be later: it is nothing that is to be started."""
+"""Why no process may be started now but may be later; no fault of its program."""
 
 
 class BlindError(OSError):
-    """The processes cannot be read now: nobody may be taken for gone."""
+    """The processes cannot be read now: none may be taken for gone."""
 
 
 MASTER = "master of "
-"""How the other end of a terminal is called, with the name of its terminal."""
+"""The other end of a terminal, followed by the name of its terminal."""
 
 
 class OpenFile(NamedTuple):
-    """One descriptor of a process."""
-
     number: int
     name: str
     """A path, `pipe:[INODE]`, `socket:[INODE]`, or MASTER and a path."""
@@ -46,7 +44,7 @@ class OpenFile(NamedTuple):
 
 
 class UnixSocket(NamedTuple):
-    """One unix socket; name is empty for one that was never bound."""
+    """`name` is empty for a socket that was never bound."""
 
     name: bytes
     peer: int
@@ -66,10 +64,10 @@ class Connections(NamedTuple):
 
 
 class ExitWatch(Protocol):
-    """The end of a process that is not our child, looked forward to while it lives."""
+    """The exit of a process that is not our child, opened while it lives."""
 
     def status(self) -> int | None:
-        """Its exit code, -N for signal N; None while it lives, and where nothing tells."""
+        """Its exit code, -N for signal N; None while it lives, and if unknown."""
 
     def close(self) -> None:
         """Let go of it."""
@@ -78,7 +76,7 @@ class ExitWatch(Protocol):
 class ProcessSystem(Protocol):
     """One implementation per platform; see system.current() for the choice.
 
-    What has a body here need not be told by a platform: None says that it does not tell.
+    A method with a body is optional for a platform: None means that it does not know.
     """
 
     name: str
@@ -91,20 +89,18 @@ class ProcessSystem(Protocol):
         """The process that has this pid now, None when there is none."""
 
     def is_alive(self, who: ProcessId) -> bool | None:
-        """Whether this very process lives (a zombie does not); None when it cannot be told."""
+        """Whether this very process lives (a zombie does not); None if unknown."""
 
     def snapshot(
         self, known: Iterable[ProcessId] = (), *, full: bool = False
     ) -> Mapping[int, ProcessRow]:
-        """A look at processes, by pid.
+        """Processes by pid: those in `known` that still exist, and all that are new, or all.
 
-        Contains every process named in `known` that still exists, and every process that is new
-        since the last call, or all of them. Cheap enough for once a second with 320 processes.
-        io_bytes is filled for `known` only.
+        Cheap enough for once a second with 320 processes. io_bytes is filled for `known` only.
         """
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
-        """A full look, without I/O counters."""
+        """A full snapshot, without I/O counters."""
 
     def command_line(self, pid: int) -> tuple[str, ...] | None: ...
     def user_id(self, pid: int) -> int | None: ...
@@ -116,7 +112,7 @@ class ProcessSystem(Protocol):
         return None
 
     def held(self, pid: int, state: str | None) -> Stopped | None:
-        """What keeps a process in this state from running; None: nothing, or a tool of ours."""
+        """Why a process in this state does not run; None: nothing, or a tool of ours."""
         return Stopped(traced=state == "t") if state in ("T", "t") else None
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:
@@ -135,7 +131,7 @@ class ProcessSystem(Protocol):
         return None
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
-        """Hold on to this very process, to learn how it ends; None where that cannot be."""
+        """Open this very process, to learn its exit status; None if not possible."""
         return None
 
     def tcp_bytes(
@@ -143,39 +139,38 @@ class ProcessSystem(Protocol):
     ) -> int | None:
         """Bytes acknowledged and received by the TCP sockets of these processes so far.
 
-        What they tell `others`, launchers and ranks of the same tree, does not count, nor what
-        they tell a process that listens at one of the ports `stores`, wherever it is.
+        Traffic to `others`, launchers and ranks of the same tree, does not count, nor traffic to a
+        process that listens at one of the ports `stores`, on any machine.
         """
         return None
 
     def cpu_waits(self, pids: Iterable[int]) -> Mapping[int, Mapping[int, ThreadWait]] | None:
-        """How long threads of these processes have stood in line for a CPU, by pid and thread.
+        """How long threads of these processes have waited for a CPU, by pid and thread.
 
-        All threads of the first ones, the main thread of the others. Who is missing is not told
-        of; None where states say nothing of that either: some systems call everybody running.
+        All threads of the first ones, the main thread of the others; unknown processes are missing.
+        None where states do not show a wait either: some systems call all of them running.
         """
         return None
 
     def open_files(self, pid: int) -> tuple[OpenFile, ...] | None:
-        """What it has open; None where that cannot be told."""
         return None
 
     def shared_mappings(self, pid: int) -> frozenset[str] | None:
-        """`INODE PATH` of the memory that it may share; None where that cannot be told."""
+        """`INODE PATH` of the memory that it may share; None if unknown."""
         return None
 
     def connections(self) -> Connections | None:
-        """Every socket here; None where that cannot be told."""
+        """Every socket here; None if unknown."""
         return None
 
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
         """To this very process, verified at this moment, through a pidfd where there is one."""
 
     def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:
-        """To the process group that `leader` leads: the one group signal there is (Ctrl-C)."""
+        """To the process group that `leader` leads: the only group signal (Ctrl-C)."""
 
     def take_descriptor(self, who: ProcessId, number: int) -> int | None:
-        """A copy of what a process has open, ours to close; None where that cannot be had."""
+        """A copy of an open descriptor of a process, ours to close; None if not possible."""
         return None
 
     def become_subreaper(self) -> bool | None:
@@ -193,7 +188,6 @@ class ProcessSystem(Protocol):
         return time.monotonic()
 
     def suspended_s(self) -> float | None:
-        """Total time spent suspended since boot."""
         return None
 
     def shared_memory_names(self) -> Mapping[str, int] | None:
@@ -219,7 +213,7 @@ def stranger(system: ProcessSystem, pid: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """As the system calls it, else the number."""
+    """The user's name, else the number."""
     if sys.platform == "win32":
         return str(uid)
     import pwd

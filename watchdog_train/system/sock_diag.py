@@ -51,8 +51,6 @@ Endpoint = tuple[bytes, int]
 
 
 class TcpSocket(NamedTuple):
-    """One connection as the kernel tells it."""
-
     inode: int
     moved_bytes: int
     here: Endpoint
@@ -62,9 +60,9 @@ class TcpSocket(NamedTuple):
 class TcpCounter:
     """Bytes that the sockets of a tree have moved; a closed socket's bytes stay counted.
 
-    What is said to a launcher or to a rank of the same tree does not count: a rank that waits in a
-    rendezvous asks the store there over and over (7 to 9 kB/s), its own store if it is rank 0, and
-    would never be quiet. Between other members it does: a download may come through a helper.
+    Traffic to a launcher or rank of the same tree does not count: a rank that waits in a rendezvous
+    asks the store there over and over (7 to 9 kB/s), its own store if it is rank 0, and would never
+    be idle. Traffic between other members counts: a download may come through a helper.
     """
 
     def __init__(self) -> None:
@@ -74,9 +72,9 @@ class TcpCounter:
     def total(
         self, pids: Iterable[int], others: Iterable[int] = (), ports: Iterable[int] = ()
     ) -> int | None:
-        """So far, never less than before; None when the system does not tell.
+        """So far, never less than before; None if unknown.
 
-        Connections to `others`, launchers and ranks of the tree, do not count. Nor do those to the
+        Connections to `others`, launchers and ranks of the tree, do not count, nor those to the
         `ports` where the store of the job listens, maybe on another machine.
         """
         ours = proc.link("self", "ns/net")
@@ -115,11 +113,7 @@ class TcpCounter:
 
 
 def tcp_sockets() -> dict[bytes, TcpSocket]:
-    """Every TCP connection of this network namespace by its cookie; acknowledged plus received.
-
-    Raises:
-        OSError: the kernel does not answer.
-    """
+    """TCP connections of this network namespace by cookie; OSError: no answer of the kernel."""
     found: dict[bytes, TcpSocket] = {}
     for message in _tcp_messages(1 << (INET_DIAG_INFO - 1), STATES_WITH_DATA):
         counted = parse_message(message)
@@ -129,7 +123,7 @@ def tcp_sockets() -> dict[bytes, TcpSocket]:
 
 
 def connections() -> Connections:
-    """Who listens, and who is connected to whom; OSError: the kernel does not answer."""
+    """Listeners and connections; OSError: no answer of the kernel."""
     ports: dict[int, int] = {}
     tcp: dict[int, tuple[Endpoint, Endpoint]] = {}
     unix: dict[int, UnixSocket] = {}
@@ -179,7 +173,7 @@ def _attributes(message: bytes, offset: int) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_message(message: bytes) -> tuple[bytes, TcpSocket] | None:
-    """Cookie and socket of one inet_diag_msg; None when it carries no counters."""
+    """Cookie and socket of one inet_diag_msg; None if it has no counters."""
     if len(message) < MESSAGE_BYTES:
         return None
     (inode,) = struct.unpack_from("=I", message, INODE_OFFSET)
@@ -217,7 +211,7 @@ def _dump(link: socket.socket) -> Iterator[bytes]:
 
 
 def _socket_inodes(pid: int, network: str | None) -> set[int] | None:
-    """Inodes of all sockets of a process; None when it is out of our sight, or not in `network`."""
+    """Inodes of all sockets of a process; None if it is unreadable, or not in `network`."""
     folder = f"/proc/{pid}/fd"
     inodes: set[int] = set()
     try:

@@ -1,8 +1,8 @@
 """Linux: what each thread waits for, by the system call it is in and the objects of that call.
 
 Only reads: /proc and, where it may, memory of the waiting process. It must never open an object
-that somebody waits for: opening a FIFO releases whoever opens its other end. To be read before any
-tracer comes: a signal turns a sleep into `restart_syscall`, which tells nothing.
+that a process waits for: opening a FIFO releases an open of its other end. To be read before any
+tracer attaches: a signal turns a sleep into `restart_syscall`, which shows nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NUMBERS = {
         "83, futex 98, stat 79 291, list 61, signal 133 137, restart_syscall 128"
     ),
 }.get(platform.machine(), "")
-"""Numbers of asm/unistd.h, behind what this module makes of them."""
+"""Numbers of asm/unistd.h, with their meaning in this module."""
 _OPENAT2 = 437
 _Kind = Literal["regular", "directory", "fifo", "device", "unknown"]
 _End = Literal["read", "write", "both"]
@@ -79,13 +79,13 @@ _MOST_THREADS = 512
 
 
 class WaitReader:
-    """One look at who waits for what; what all processes have is listed once, when needed."""
+    """The waits at one moment; data of all processes is listed once, when needed."""
 
     def __init__(self) -> None:
         self._open_by: dict[str, list[tuple[int, OpenFile]]] | None = None
         self._complete = proc.read_stat(1) is not None  # else mounted with hidepid
         self._alone = proc.link("self", "ns/pid") == _FIRST_PID_NAMESPACE
-        """Nobody can be on this machine whom /proc does not list: this is no container."""
+        """No process on this machine is missing in /proc: this is no container."""
         self._clock_ms = _last_ran_ms("self")
         self._moved: dict[int, int] | None = None
         self._tcp: dict[str, dict[int, TcpRow]] = {}
@@ -110,7 +110,7 @@ class WaitReader:
         }
 
     def threads(self, pid: int, only: Iterable[int] | None = None) -> tuple[w.ThreadFact, ...]:
-        """The threads of a process, or some of them; of those that have ended meanwhile none."""
+        """The threads of a process, or some of them, without exited ones."""
         tids = proc.numbers(pid, "task") or [] if only is None else list(only)
         tids.sort(key=lambda tid: tid != pid)  # the main one is never left out
         found = (self._thread(pid, tid) for tid in tids[:_MOST_THREADS])
@@ -140,7 +140,7 @@ class WaitReader:
         )
 
     def _idle_s(self, ran_ms: float | None) -> float | None:
-        """By the scheduler's own clock, which is not that of any other counter."""
+        """By the scheduler's own clock, which differs from every other counter."""
         if ran_ms is None or self._clock_ms is None:
             return None
         return max(0.0, round((self._clock_ms - ran_ms) / 1000, 3))
@@ -334,7 +334,7 @@ class WaitReader:
         )
 
     def _bytes(self, namespace: str, inode: int) -> int | None:
-        """Of a connection in our own network namespace, of which alone the kernel tells."""
+        """Of a connection in our own network namespace; the kernel shows no others."""
         if self._moved is None:
             self._moved = {}
             with suppress(OSError):
@@ -483,7 +483,7 @@ class WaitReader:
         return self._open_by
 
     def _listed_all(self) -> bool:
-        """Whether all who could have a file open are known: other containers may share it."""
+        """Whether all processes with a file open are known: other containers may share it."""
         self._listing()
         return self._complete and self._alone
 
@@ -554,7 +554,7 @@ def _opened(pid: int, call: tuple[int, ...]) -> tuple[str | None, _End | None]:
 
 
 def _kind(place: str) -> _Kind:
-    """Of a file; it must not be on a network, where the question might not return."""
+    """Of a file; not on a network, where stat() might not return."""
     try:
         found = os.stat(place)
     except OSError:
@@ -570,7 +570,7 @@ def _kind(place: str) -> _Kind:
 
 
 def _function(pid: int, tid: int) -> str | None:
-    """Where in the kernel it waits."""
+    """The kernel function it waits in."""
     function = (proc.text(f"/proc/{pid}/task/{tid}/wchan") or "").strip()
     return function if function not in ("", "0") else None
 
@@ -589,7 +589,7 @@ def _network_type(pid: int, path: str) -> str | None:
 
 
 def _locks(pid: int, number: int) -> list[tuple[str, ...]]:
-    """What this descriptor has locked: kind, mode, type, pid, file, begin and end."""
+    """Locks on this descriptor: kind, mode, type, pid, file, begin and end."""
     about = proc.text(f"/proc/{pid}/fdinfo/{number}") or ""
     lines = [line.split()[2:] for line in about.splitlines() if line.startswith("lock:")]
     return [tuple(words) for words in lines if "->" not in words]
@@ -608,13 +608,10 @@ def _taken(pid: int, number: int) -> tuple[str, ...] | None:
 
 
 def _mutex_owner(pid: int, address: int, waits_for: int | None) -> int | None:
-    """By the layout of glibc's pthread_mutex_t; None where it is some other kind of lock.
+    """By the layout of glibc's pthread_mutex_t; None for some other kind of lock.
 
-    Args:
-        pid: whose memory it is in.
-        address: where.
-        waits_for: what the lock's word was when it was waited for; None where only the kernel
-            gives such a lock, whose word is its owner then.
+    `waits_for`: the lock's word when the wait began; None for a lock that only the kernel gives,
+    whose word is then its owner.
     """
     said = proc.memory(pid, address, _MUTEX.size)
     if said is None or len(said) < _MUTEX.size or said != proc.memory(pid, address, _MUTEX.size):
@@ -647,7 +644,7 @@ def _process_of(tid: int) -> w.ProcessRef:
 
 
 def _mapping(pid: int, address: int) -> tuple[str, str, str] | None:
-    """Device, inode and path of what is mapped there; inode 0 where others cannot see it."""
+    """Device, inode and path of what is mapped there; inode 0 if it is not visible."""
     for line in (proc.text(f"/proc/{pid}/maps") or "").splitlines():
         words = line.split(None, 5)
         begin, _, end = words[0].partition("-")

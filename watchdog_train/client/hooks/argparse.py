@@ -35,7 +35,7 @@ def arm(module):
 def _parsed_before(kind):
     """A script may read its arguments before it imports torch, and with it this hook.
 
-    Only where there is one such parser: of several some may be a library's own.
+    Only with a single such parser: of several some may be a library's own.
     """
     import gc
 
@@ -67,7 +67,7 @@ def _note(action):
 
 
 def _resumes(name, action):
-    """The arguments by which this option resumes, None where no value surely does."""
+    """The arguments by which this option resumes, None without a value that surely does."""
     if action.nargs == 0:  # a flag: --resume, not --no-resume
         on = action.const is True or type(action).__name__ == "BooleanOptionalAction"
         return name if on else None

@@ -61,7 +61,7 @@ notes.parts["task"] = lambda: next(iter(_running.values()), None)
 def celery_worker(module):
     """A worker in one process, if the plan asks for it: the solo pool, no gossip, no mingle.
 
-    Its own arguments are changed before it reads them, whatever the command or the app has set.
+    Its own arguments are changed before it reads them, regardless of the command or the app.
     """
     if settings.parameters("celery-solo") is None:
         return

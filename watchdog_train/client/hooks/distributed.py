@@ -71,7 +71,7 @@ def _start_server(world):
     """Torch's worker server: gives the Flight Recorder with the interpreter lock held, too.
 
     Only in a job of several ranks, on a socket in the private slot directory. It must print
-    nothing, and must not be ended at exit: its destructor would print, and wait for its threads.
+    nothing, and must not be stopped at exit: its destructor would print, and wait for its threads.
     """
     global _served_by
     try:

@@ -88,7 +88,7 @@ _SLOW = "tokenizers-slow"
 def auto_tokenizer(module):
     """AutoTokenizer without threads of its own, if the plan asks and there is a slow tokenizer.
 
-    What the slow one refuses the fast one does: nothing is raised that would not have been raised.
+    The fast one handles what the slow one refuses: no new exception is raised.
     """
     if settings.parameters(_SLOW) is None:
         return

@@ -50,6 +50,6 @@ def _evaluation_ends(*_args, **_kwargs):
 
 
 def tensorflow(_):
-    """Batches of tf.data in a loop by hand; Keras tells of `fit`."""
+    """Batches of tf.data in a loop by hand; Keras reports those of `fit`."""
     iterator = sys.modules["tensorflow.python.data.ops.iterator_ops"].OwnedIterator
     iterator.__next__ = phases.after(iterator.__next__, _batch_done)

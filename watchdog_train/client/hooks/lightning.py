@@ -113,7 +113,7 @@ def _begin(trainer, original, package, args, kwargs):
 
 
 def _another_one():
-    """After a finished training another one is being prepared: no longer its end."""
+    """After a finished training another one is being prepared: no longer the end."""
     if slot.words[L.W_PHASE] == L.PHASE_FINISHING:
         phases.set_phase(L.PHASE_STARTUP)
 

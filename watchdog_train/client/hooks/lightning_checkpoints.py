@@ -19,12 +19,12 @@ _home = [None]
 
 
 def remember_home(trainer):
-    """Keep by what this training is known again, before Lightning makes names of this start."""
+    """Record the training's identity before Lightning creates version directories."""
     trainer._wtrain_home = _find_home(trainer)
 
 
 def home_of(trainer):
-    """By what this training is known again; also says whose the next saves are."""
+    """The training's identity; also records whose the next saves are."""
     home = getattr(trainer, "_wtrain_home", None) or _find_home(trainer)
     _home[0] = home
     return home
@@ -40,7 +40,7 @@ def _find_home(trainer):
 
 
 def _dirpath(trainer):
-    """What the first callback with a directory says, None without one."""
+    """That of the first callback with a directory, None without one."""
     found = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
     return next((os.fspath(directory) for directory in found if directory), None)
 
@@ -59,7 +59,7 @@ def written(_result, _plugin, *args, **kwargs):
 
 
 def save(trainer):
-    """Save on request, on every rank, beside Lightning's own checkpoints."""
+    """Save on request, on every rank, in addition to Lightning's own checkpoints."""
     step = slot.words[L.W_FRAMEWORK_STEP] - 1
     try:
         directory = _dirpath(trainer)  # known once the training has begun
@@ -78,10 +78,10 @@ def save(trainer):
 
 
 def nothing_more_at_this_step(trainer):
-    """Let what was saved before a stop be the newest.
+    """Keep what was saved before a stop the newest.
 
-    After should_stop the epoch counts as finished, and a ModelCheckpoint would say so in a file of
-    its own: whoever goes on from that leaves out the rest of the epoch.
+    After should_stop the epoch counts as finished, and a ModelCheckpoint would save that in a file
+    of its own: resuming from it leaves out the rest of the epoch.
     """
     step = trainer.global_step
     for callback in trainer.checkpoint_callbacks:
@@ -93,7 +93,7 @@ _YES = ("1", "y", "yes", "true")
 
 
 def prepare(bound, path, package):
-    """Let the call of fit() load this checkpoint where that is safe, by its argument weights_only.
+    """Make the call of fit() load this checkpoint where that is safe, by its weights_only.
 
     False where fit() would refuse the checkpoint: then it must not be handed over.
     """
@@ -138,9 +138,9 @@ def _refused(bound, path, package):
 
 
 def _loads_everything(package):
-    """Whether this Lightning, whose fit() cannot be asked, says weights_only=False by itself.
+    """Whether this Lightning, whose fit() cannot be asked, says weights_only=False by default.
 
-    It does from 2.4 to 2.5; one before leaves it to torch, which refuses classes from 2.6 on.
+    It does from 2.4 to 2.5; an earlier one leaves it to torch, which refuses classes from 2.6 on.
     """
     fabric = "lightning_fabric" if package == "pytorch_lightning" else "lightning.fabric"
     load = sys.modules[fabric + ".utilities.cloud_io"]._load
@@ -148,7 +148,7 @@ def _loads_everything(package):
 
 
 def _not_ours_alone(path):
-    """Why somebody else might have written what is there, None where nobody could have."""
+    """Why another user might have written what is there, None if impossible."""
     if not hasattr(os, "geteuid"):
         return "this system does not tell whose file it is"
     path = os.path.realpath(path)

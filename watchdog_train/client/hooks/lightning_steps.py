@@ -54,7 +54,7 @@ def counted(trainer):
 
 
 def begins(trainer):
-    """The checkpoint is loaded, the data is there: the first batch comes next."""
+    """The checkpoint and the data are loaded: the first batch comes next."""
     global _fit
     words = slot.words
     milestones.end(_preparing.pop() if _preparing else None)
@@ -75,7 +75,7 @@ def begins(trainer):
 
 
 def total_steps(trainer):
-    """The step at which the training ends, 0 where only the training will show it."""
+    """The step at which the training ends, 0 if unknown."""
     limits = []
     if trainer.max_steps >= 0:
         limits.append(trainer.max_steps)
@@ -115,7 +115,7 @@ def batch_ends(trainer):
 
 @slot.harmless
 def nobody_listens():
-    """The fit is over, one way or another: from here on nobody reads the requests."""
+    """The fit is over, one way or another: from here on requests are not read."""
     slot.words[L.W_CAN_BE_ASKED] = 0
 
 
@@ -141,7 +141,7 @@ def _requests(trainer, batch):
 
 
 def _stop_after_this_batch(trainer):
-    """Set should_stop when the batch is over: set earlier it starts a whole validation first."""
+    """Set should_stop when the batch is over: set earlier it starts a complete validation first."""
     loop = trainer.fit_loop.epoch_loop
     # The user's wish to stop is newer than the one for a least number of epochs.
     trainer.fit_loop.min_epochs = loop.min_steps = None
@@ -170,7 +170,7 @@ def _look(trainer, fit, words, now):
 
 
 def _batch_size(trainer):
-    """Samples in a batch of one rank, None where the loader does not say."""
+    """Samples in a batch of one rank, None if unknown."""
     loader = trainer.train_dataloader
     size = getattr(loader, "batch_size", None)
     if size is None:
@@ -196,7 +196,7 @@ def _loss_of(metrics):
 def make_callback(base):
     """A subclass of the Callback of lightning.pytorch or pytorch_lightning.
 
-    For a Trainer that the hook does not know. It keeps still where the hook is at work, and is
+    For a Trainer that the hook does not know. It does nothing where the hook is at work, and is
     pickled as the plain base class that does nothing.
     """
 

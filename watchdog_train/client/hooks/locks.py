@@ -74,7 +74,7 @@ def _clear(path):
 
 
 def _around_baton(baton):
-    """FileBaton of torch: what it makes is recorded; before it waits, a stale one is removed."""
+    """FileBaton of torch: its locks are recorded; before it waits, a stale one is removed."""
 
     @phases.replacing(baton, "try_acquire")
     def try_acquire(acquire, self):
@@ -98,7 +98,7 @@ def _around_soft_lock(lock):
 
 
 def _recorded(path, found):
-    """The process of this run that has made this very file, None when it is not known."""
+    """The process of this run that has made this very file, None if unknown."""
     import json
 
     attempts = os.path.dirname(slot.attempt_dir)

@@ -124,7 +124,7 @@ def _resuming(trainer, original, args, kwargs, ordinal):
 
 
 def _signature(trainer):
-    """What is trained: two tasks may write into one directory one after the other.
+    """The identity of a training: two tasks may write into one directory one after the other.
 
     None of it may change with a setting of ours, such as a smaller batch.
     """

@@ -82,7 +82,7 @@ def _say_where(run):
 
 
 def _identity(given):
-    """Id and resume for a run that is to go on in the next attempt, nothing where that is unsure.
+    """Id and resume for a run that the next attempt continues, nothing if that is unsure.
 
     Several runs of the same name in one attempt (folds, tasks) cannot be told apart by the next
     one, so none of them is ever resumed.

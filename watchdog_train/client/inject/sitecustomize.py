@@ -8,7 +8,7 @@ import sys
 
 
 def _note(where, error):
-    """Leave a trace of a failure of ours in a side file."""
+    """Record a failure of ours in a side file."""
     try:
         import os
 

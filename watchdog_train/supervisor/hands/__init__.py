@@ -2,7 +2,7 @@
 
 The core decides, the supervisor asks, hands act. `local` is this machine, inside this process;
 `remote` orders the agent of another one.
-Nobody else in the supervisor samples a training, signals it or starts a keeper.
+No other part of the supervisor samples a training, signals it or starts a keeper.
 """
 
 from __future__ import annotations

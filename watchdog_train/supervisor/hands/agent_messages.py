@@ -1,8 +1,8 @@
-"""What a leader and its agents tell each other, as values.
+"""The messages between a leader and its agents, as values.
 
-Down go orders, each with a number, until the agent has written down that it carries them out; up go
-reports of one machine, and parcels, each with a number, until the leader has them. Both are said
-again until they are answered, so a lost connection loses nothing and does nothing twice.
+Down go numbered orders, until the agent has recorded that it carries them out; up go reports of one
+machine, and numbered parcels, until the leader has them. Both are sent again until they are
+answered, so a lost connection loses nothing and does nothing twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Discard(Value, tag=True):
 
 
 class Known(Value, tag=True):
-    """Record what became of a request, for those who wait for it there."""
+    """Record what became of a request, for the clients that wait for it there."""
 
     event: SaveProven | RequestRefused
 
@@ -171,7 +171,7 @@ class Inbox:
 
 
 class Parcels:
-    """The parcels of one agent, none of which is lost.
+    """The parcels of one agent; none is lost.
 
     One is on its way at a time, so samples and orders pass between them.
     """

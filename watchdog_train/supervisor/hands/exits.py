@@ -1,8 +1,8 @@
-"""How an attempt's root ended, and its ranks while it goes on; as far as anything tells.
+"""How an attempt's root exited, and its ranks while it continues.
 
-The status of a process is its parent's to ask for, and we are not its parent: there are the
-keeper's file and word, what the kernel shows to others, and what a slot said last. Nothing is
-concluded from a silence but after its time. Unknown is a right answer.
+Only the parent of a process can ask for its status, and we are not the parent. The sources are the
+keeper's file and message, what the kernel shows to other processes, and the last state of a slot.
+A silence proves nothing before its timeout. Unknown is a valid answer.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ class Departures:
         return self._first_seen.get(self._first_seen[pid].ppid) if pid in self._first_seen else None
 
     def _as_meant(self, end: RankEnd) -> RankEnd:
-        """Without a signal that the script itself has sent, as far as its parent shows."""
+        """Without a signal that the script itself has sent, if its parent shows it."""
         above = self._parent(end.pid)
         polite = end.signal in _ASKED_TO_END and above is not None and above.name not in SHELLS
         if polite or (above is not None and above.name == _TIMEOUT):

@@ -146,7 +146,7 @@ class GpuMemory:
         )
 
     def seen(self, now: float, ever: AbstractSet[ProcessId]) -> GpuSeen:
-        """Who else has memory on the job's devices, and errors of these, as far as known."""
+        """Who else has memory on the job's devices, and known errors of these."""
         reading = self.watch.reading(now)
         xids = tuple(xid for xid in self.watch.xids if xid.index in {None, *self._devices})
         if reading is None:

@@ -1,4 +1,4 @@
-"""Who stands above whom among the living members of an attempt, and what they are by that."""
+"""Ancestry among the living members of an attempt, and the roles that follow from it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kinship:
         self.spawning = self._spawning()
 
     def ancestors(self, member: Member) -> Iterable[Member]:
-        """Its parent, the parent's parent and so on, as far as they live."""
+        """Its parent, the parent's parent and so on, while they live."""
         seen: set[int] = set()
         above = self._by_pid.get(member.ppid)
         while above is not None and above.pid not in seen:

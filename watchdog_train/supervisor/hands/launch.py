@@ -30,7 +30,7 @@ KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 KEEPER_CHILD = "keeper"
 """Name of a keeper, and of a pump that has replaced it, among our children."""
 EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
-"""Exit code and signal, one of them -1: the keeper's message on the wake pipe."""
+"""Exit code and signal, either is -1: the keeper's message on the wake pipe."""
 ORDERS_CAP_BYTES = 64 * 1024
 LINGER_S = 5.0
 """How long a keeper stays for the last output when no process is left but the disk is full."""
@@ -51,7 +51,7 @@ class LaunchedKeeper:
 
     @property
     def wake_fd(self) -> int:
-        """Readable, and not blocking, when there is output or an exit; -1 where there is none."""
+        """Readable, and not blocking, when there is output or an exit; else -1."""
         return self.ends.wake_read
 
     def clear_wake(self) -> None:
@@ -59,7 +59,7 @@ class LaunchedKeeper:
         with suppress(BlockingIOError):
             while self.wake_fd >= 0:
                 said = os.read(self.wake_fd, 4096)
-                if not said:  # the keeper is gone: for ever readable
+                if not said:  # the keeper is gone: readable at all times
                     os.close(self.wake_fd)
                     self.ends.wake_read = -1
                 self._hear(said)
@@ -97,7 +97,7 @@ def start_keeper(
         "cap_bytes": log_cap_bytes,
         "ignore_hup": context.ignore_hup,
         "linger_s": LINGER_S,
-        # Elsewhere psutil counts start times differently: the system is asked by whoever reads.
+        # Elsewhere psutil counts start times differently: the reader asks the system.
         "tell_start": sys.platform == "linux",
         "adopt_orphans": children.system.name == "linux",
     }

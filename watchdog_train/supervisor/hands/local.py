@@ -1,4 +1,4 @@
-"""This machine: looks at the processes of an attempt, starts them, signals them, cleans up."""
+"""This machine: samples the processes of an attempt, starts them, signals them, cleans up."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class LocalHands(Sampler):
         if judged:
             self._judged = judged
             self._last_words.follow(member.member.pid for member in judged)
-        if status is not None and not tree.ended:  # the training may go on without its root
+        if status is not None and not tree.ended:  # the training may continue without its root
             self._hear_last_words(state, now)
         self._context.children.poll(self.rows)
         if tree.launched and self._ending.settle(
@@ -137,7 +137,7 @@ class LocalHands(Sampler):
             for member in self._judged
         )
         ours = (state.stop, state.given_up, state.kill) != (None, None, None)
-        # A script that goes on to another training has not failed by the one before.
+        # A script that begins another training has not failed by the one before.
         ours = ours or any(slot.trains and not slot.exiting for _, slot in self._sample.judged)
         if not ours and self._ending.status is not None and self._ending.status.ok:
             self._ending.behind(self._departures.hidden_failure(now))
@@ -266,7 +266,7 @@ class LocalHands(Sampler):
 
     def _is_alive(self, who: ProcessId) -> bool | None:
         system = self._context.system
-        # A slot without a start time: alive is whoever has that pid now.
+        # A slot without a start time: any process with that pid counts as alive.
         return system.identity(who.pid) is not None if who.start == 0 else system.is_alive(who)
 
 

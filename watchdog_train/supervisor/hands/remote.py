@@ -144,11 +144,11 @@ class RemoteHands:
         before = self._report
         had_exit = before is not None and before.sight.exit is not None
         if before is not None and before.agent.agent != message.agent.agent:
-            self._taken = 0  # another process: it counts anew, maybe by another clock
+            self._taken = 0  # another process: it counts from 0, maybe by another clock
             self._differences.clear()
             done = message.done if message.epoch == self.epoch else 0
             if done < self._number - len(self._orders):
-                # It has not taken up the run of the one before: nothing is left of what we led.
+                # It has not adopted the run of the previous agent: that training is gone.
                 self._orders.clear()
                 self._number, self.epoch = 0, self.epoch + 1
         self.epoch = self.epoch or message.epoch + 1

@@ -1,7 +1,7 @@
-"""POSIX semaphores that members of an attempt have made: nobody else can say later whose they are.
+"""POSIX semaphores made by members of an attempt, recorded because their maker is unknown later.
 
-Their names tell nothing, and with a process go its mappings. So a new one is looked for in the
-memory of those who live when it appears; by its inode: its maker has it under a name that is gone.
+Their names show no owner, and a process loses its mappings at exit. So a new one is searched by its
+inode in the memory of the processes alive then: its maker has it under a name that is gone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The streams of a training: ends that it writes to, and ours, for the keeper and for after it.
 
-Under a launcher that starts ranks each of them may get streams of its own. What a person sees must
-stay the same: a rank's own stream is a pseudo-terminal where the stream of all is one.
+Under a launcher that starts ranks each of them may get streams of its own. The visible output must
+stay the same: a rank's own stream is a pseudo-terminal where the shared stream is one.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Ends:
                     pass
 
     def _open_rank(self, terminals: dict[str, Terminal | None], most_fd: int) -> bool:
-        """Streams for one more rank; False if it must share those of all.
+        """Streams for one more rank; False if it must share the common ones.
 
-        A shared stream is better than a pipe beside a pseudo-terminal, which looks different.
+        A shared stream is better than a pipe instead of a pseudo-terminal: output would differ.
         """
         made: dict[str, tuple[int, int]] = {}
         with suppress(OSError):

@@ -134,7 +134,7 @@ class ProcessTree:
         """Update the record and sample it; traffic and output are not in the sample.
 
         `thorough`: search all processes for our token, too, as twice a minute.
-        Members in `left` are not ours to kill: their exit is not waited for.
+        Members in `left` are not to be killed: their exit is not waited for.
         """
         self._now = now
         scans = thorough or now - self._scanned_at >= TOKEN_SCAN_EVERY_S

@@ -1,6 +1,6 @@
 """Frames over a stream socket that never blocks: a peer's number, and some bytes.
 
-A number tells connections apart that share one socket; it is empty for a socket with one peer.
+A number identifies a connection on a shared socket; it is empty for a socket with one peer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two ends of a link: key of the job, names, versions, who is heard. Transport is elsewhere."""
+"""The two ends of a link: key of the job, names, versions, peers. Transport is elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SURE_S = 60.0
 SURE_OF_KEY_S = 30.0
 """The same for another key: that of an earlier job, whose leader is about to exit."""
 MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
-"""The first byte of each message. A leader answers each hello, and drops what comes before one."""
+"""The first byte of each message. A leader answers each hello, and drops earlier messages."""
 _REFUSALS = {
     "version": ("the leader has wtrain {}, this machine has {}", "install the same on both"),
     "job": ("the leader's job is {}, this task's job is {}", "give each job its own address"),

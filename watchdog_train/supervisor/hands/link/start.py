@@ -104,7 +104,7 @@ class Listener:
 
 
 def dial(job: str) -> socket.socket:
-    """Connect to the leader of a job on this machine; OSError if there is none."""
+    """Connect to the leader of a job on this machine; OSError without one."""
     folder = _folder(job, make=False)
     if folder is None:
         raise FileNotFoundError(job)

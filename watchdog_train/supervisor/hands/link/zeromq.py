@@ -1,7 +1,7 @@
 """Carries a link between machines: ZeroMQ on one side, our supervisor's socket on the other.
 
-This process knows no message and keeps nothing: it may be killed, and another one begins.
-ZeroMQ's own encryption (CURVE) lets in only who has the job's key.
+This process knows no message and keeps nothing: it may be killed, and another one is started.
+ZeroMQ's own encryption (CURVE) admits only holders of the job's key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPTIONS = {
     zmq.LINGER: 2000,
     zmq.MAXMSGSIZE: MESSAGE_CAP_BYTES + 1024,  # of a message as it is encrypted
     zmq.RCVHWM: 4,  # messages of a peer that wait; each may have MESSAGE_CAP_BYTES
-    # How long somebody without the key keeps a descriptor, ms. With 10 s it once took 144 s until
+    # How long a peer without the key keeps a descriptor, ms. With 10 s it once took 144 s until
     # 1,024 agents were back at a machine at load 40; with 30 s it took 16 to 29 s.
     zmq.HANDSHAKE_IVL: 30_000,
     zmq.HEARTBEAT_IVL: 5_000,
@@ -61,13 +61,13 @@ class Relay:
         self._socket = context.socket(zmq.ROUTER if leads else zmq.DEALER)
         for option, value in OPTIONS.items():
             self._socket.set(option, value)
-        # An agent waits while its queue is full. A leader waits for nobody, and says little.
+        # An agent waits while its queue is full. A leader never waits, and sends little.
         self._socket.set(zmq.SNDHWM, 256 if leads else 4)
         leader, agent = (z85.encode(secret_of(key, whose)) for whose in ("leader", "agent"))
         self._agents = z85.decode(zmq.curve_public(agent))
         self._socket.set(zmq.CURVE_SECRETKEY, leader if leads else agent)
         if leads:
-            self._aside = context.socket(zmq.REP)  # ZeroMQ asks here whom to let in
+            self._aside = context.socket(zmq.REP)  # ZeroMQ asks here whom to admit
             self._aside.bind("inproc://zeromq.zap.01")
             self._socket.set(zmq.CURVE_SERVER, 1)
             self._socket.set(zmq.ZAP_DOMAIN, b"wtrain")
