@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -56,66 +56,66 @@ def busy(at: float) -> float:
     return at
 
 
-HEALTHY: dict[str, tuple[Poll, float]] = {
-    "steps": (stepped(10_000), 300),
-    "sleeps 30 s between learnt steps": (stepped(329, every=30), 329 + 25),
-    "a long matmul in the main thread": (silent(cpu_s=busy), 800),
-    "a long evaluation": (silent(b.rank(words=9, phase="eval"), cpu_s=busy), 3500),
-    "a quiet evaluation within its budget": (silent(b.rank(words=9, phase="eval")), 11),
-    "whoever reads its output is behind": (silent(held_back=True), 5000),
-    "a save in D state": (silent(b.rank(phase="checkpoint", state="D")), 290),
-    "a save in D state that writes": (
-        silent(b.rank(phase="checkpoint", state="D"), io_bytes=lambda at: 220_000 * int(at)),
-        1700,
+class Row(NamedTuple):
+    """A history, the second at which it is judged, and what a suspicion is then about."""
+
+    poll: Poll
+    seconds: float
+    basis: str = "quiet"
+    phase: str = "train"
+
+
+HEALTHY = {
+    "steps": Row(stepped(10_000), 300),
+    "sleeps 30 s between learnt steps": Row(stepped(329, every=30), 329 + 25),
+    "a long matmul in the main thread": Row(silent(cpu_s=busy), 800),
+    "a long evaluation": Row(silent(b.rank(words=9, phase="eval"), cpu_s=busy), 3500),
+    "a quiet evaluation within its budget": Row(silent(b.rank(words=9, phase="eval")), 11),
+    "whoever reads its output is behind": Row(silent(held_back=True), 5000),
+    "a save in D state": Row(silent(b.rank(phase="checkpoint", state="D")), 290),
+    "a save in D state that writes": Row(
+        silent(b.rank(phase="checkpoint", state="D"), io_bytes=lambda at: 220_000 * int(at)), 1700
     ),
-    "rank 0 evaluates alone, at work": (
+    "rank 0 evaluates alone, at work": Row(
         lambda at: b.sample(at, b.rank(words=9, phase="eval"), b.rank(11, 1, words=9), cpu_s=at),
         800,
     ),
-    "rank 0 evaluates alone, quietly": (
-        silent(b.rank(words=9, phase="eval"), b.rank(11, 1, words=9)),
-        11,
+    "rank 0 evaluates alone, quietly": Row(
+        silent(b.rank(words=9, phase="eval"), b.rank(11, 1, words=9)), 11
     ),
-    "a service and its last task": (
+    "a service and its last task": Row(
         silent(b.rank(phase="idle"), b.member(11, slot=b.slot(11, words=9, phase="finished"))),
         36_000,
     ),
-    "a save that writes": (
-        silent(b.rank(phase="checkpoint"), io_bytes=lambda at: 220_000 * int(at)),
-        1700,
+    "a save that writes": Row(
+        silent(b.rank(phase="checkpoint"), io_bytes=lambda at: 220_000 * int(at)), 1700
     ),
-    "a slow download": (
-        silent(b.rank(phase="download"), tcp_bytes=lambda at: 10_000 * int(at)),
-        3500,
+    "a slow download": Row(
+        silent(b.rank(phase="download"), tcp_bytes=lambda at: 10_000 * int(at)), 3500
     ),
-    "helpers that are born and die": (silent(births=int, deaths=int), 800),
-    "CPU time and states that the system does not tell": (
-        silent(b.rank(words=3, state=None), cpu_s=None),
-        800,
+    "helpers that are born and die": Row(silent(births=int, deaths=int), 800),
+    "CPU time and states that the system does not tell": Row(
+        silent(b.rank(words=3, state=None), cpu_s=None), 800
     ),
-    "CPU time that the system does not tell, seen running": (
-        silent(b.rank(words=3, state="R"), cpu_s=None),
-        800,
+    "CPU time that the system does not tell, seen running": Row(
+        silent(b.rank(words=3, state="R"), cpu_s=None), 800
     ),
-    "others have the CPUs": (
-        silent(cpu_s=lambda at: 0.01 * at, cpu_wait_s=lambda at: 0.6 * at),
-        800,
+    "others have the CPUs": Row(
+        silent(cpu_s=lambda at: 0.01 * at, cpu_wait_s=lambda at: 0.6 * at), 800
     ),
-    "others have the CPUs, and it gets its turn now and then": (
-        silent(cpu_s=lambda at: 0.01 * at, cpu_wait_s=lambda at: 3.0 * (at // 4)),
-        800,
+    "others have the CPUs, and it gets its turn now and then": Row(
+        silent(cpu_s=lambda at: 0.01 * at, cpu_wait_s=lambda at: 3.0 * (at // 4)), 800
     ),
-    "a compiler": (silent(b.rank(phase="compile"), cpu_s=busy), 3500),
-    "a service between two trainings": (silent(b.rank(words=9, phase="idle")), 3600),
-    "silence that was announced": (silent(b.rank(words=3, expect_until_ns=10**15)), 600),
-    "output without heartbeats": (silent(b.member(), log_bytes=lambda at: int(at) // 100), 3000),
-    "only zombies": (silent(b.rank(state="Z")), 600),
-    "nobody": (b.sample, 600),
-    "a silent rank while another makes a step every 12 s": (
-        lambda at: b.sample(at, b.rank(words=3), b.rank(11, 1, words=1 + int(at) // 12)),
-        90,
+    "a compiler": Row(silent(b.rank(phase="compile"), cpu_s=busy), 3500),
+    "a service between two trainings": Row(silent(b.rank(words=9, phase="idle")), 3600),
+    "silence that was announced": Row(silent(b.rank(words=3, expect_until_ns=10**15)), 600),
+    "output without heartbeats": Row(silent(b.member(), log_bytes=lambda at: int(at) // 100), 3000),
+    "only zombies": Row(silent(b.rank(state="Z")), 600),
+    "nobody": Row(b.sample, 600),
+    "a silent rank while another makes a step every 12 s": Row(
+        lambda at: b.sample(at, b.rank(words=3), b.rank(11, 1, words=1 + int(at) // 12)), 90
     ),
-    "a rank that is through while another trains": (
+    "a rank that is through while another trains": Row(
         lambda at: b.sample(at, b.rank(words=9, phase="finished"), b.rank(11, 1, words=int(at))),
         600,
     ),
@@ -124,77 +124,50 @@ HEALTHY: dict[str, tuple[Poll, float]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_healthy_is_alive(name: str) -> None:
-    poll, seconds = HEALTHY[name]
+    poll, seconds, *_ = HEALTHY[name]
     assert judge(poll, seconds).kind == "alive"
 
 
-SUSPECT: dict[str, tuple[Poll, float, str, str]] = {
-    "stops after regular steps": (stepped(60), 60 + 16, "quiet", "train"),
-    "stops after steps of 30 s": (stepped(330, every=30), 330 + 100, "quiet", "train"),
-    "hangs before its first step": (silent(b.rank(phase="first_step")), 40, "quiet", "first_step"),
-    "hangs at import": (silent(b.rank(phase="startup")), 70, "quiet", "startup"),
-    "hangs in an evaluation": (silent(b.rank(words=9, phase="eval")), 100, "quiet", "eval"),
-    "hangs after the end": (silent(b.rank(phase="finishing")), 100, "finishing", "finishing"),
-    "hangs at exit": (silent(b.rank(phase="finished")), 100, "finishing", "finished"),
-    "polls a lock": (silent(cpu_s=lambda at: 0.013 * at), 60, "quiet", "train"),
-    "hangs on a machine that others keep busy": (
-        silent(cpu_wait_s=lambda at: 0.15 * at),
-        60,
-        "quiet",
-        "train",
+SUSPECT = {
+    "stops after regular steps": Row(stepped(60), 60 + 16),
+    "stops after steps of 30 s": Row(stepped(330, every=30), 330 + 100),
+    "hangs before its first step": Row(silent(b.rank(phase="first_step")), 40, phase="first_step"),
+    "hangs at import": Row(silent(b.rank(phase="startup")), 70, phase="startup"),
+    "hangs in an evaluation": Row(silent(b.rank(words=9, phase="eval")), 100, phase="eval"),
+    "hangs after the end": Row(silent(b.rank(phase="finishing")), 100, "finishing", "finishing"),
+    "hangs at exit": Row(silent(b.rank(phase="finished")), 100, "finishing", "finished"),
+    "polls a lock": Row(silent(cpu_s=lambda at: 0.013 * at), 60),
+    "hangs on a machine that others keep busy": Row(silent(cpu_wait_s=lambda at: 0.15 * at), 60),
+    "hangs after others have had the CPUs": Row(
+        silent(cpu_wait_s=lambda at: 0.6 * min(at, 500.0)), 520
     ),
-    "hangs after others have had the CPUs": (
-        silent(cpu_wait_s=lambda at: 0.6 * min(at, 500.0)),
-        520,
-        "quiet",
-        "train",
+    "wants a CPU over the hard budget": Row(
+        silent(cpu_wait_s=lambda at: 0.6 * at), 950, "hard-budget"
     ),
-    "wants a CPU over the hard budget": (
-        silent(cpu_wait_s=lambda at: 0.6 * at),
-        950,
-        "hard-budget",
-        "train",
+    "no heartbeat and no output": Row(silent(b.member()), 620, phase="unknown"),
+    "nothing is known but that nobody runs": Row(silent(cpu_s=None), 60),
+    "held by the kernel": Row(
+        silent(b.rank(phase="checkpoint", state="D")), 310, "uninterruptible", "checkpoint"
     ),
-    "no heartbeat and no output": (silent(b.member()), 620, "quiet", "unknown"),
-    "nothing is known but that nobody runs": (silent(cpu_s=None), 60, "quiet", "train"),
-    "held by the kernel": (
-        silent(b.rank(phase="checkpoint", state="D")),
-        310,
-        "uninterruptible",
-        "checkpoint",
-    ),
-    "all signals unknown, over the hard budget": (
+    "all signals unknown, over the hard budget": Row(
         silent(b.rank(words=3, state=None), cpu_s=None, io_bytes=None, tcp_bytes=None),
         950,
         "hard-budget",
-        "train",
     ),
-    "a task of a service, before its first step": (
-        silent(b.rank(phase="idle"), b.member(11, slot=b.slot(11, phase="load"))),
-        60,
-        "quiet",
-        "load",
+    "a task of a service, before its first step": Row(
+        silent(b.rank(phase="idle"), b.member(11, slot=b.slot(11, phase="load"))), 60, phase="load"
     ),
-    "rank 0 hangs in an evaluation, the other waits": (
+    "rank 0 hangs in an evaluation, the other waits": Row(
         lambda at: b.sample(
             at, b.rank(words=9, phase="eval" if at > 3 else "train"), b.rank(11, 1, words=9)
         ),
         100,
-        "quiet",
-        "eval",
+        phase="eval",
     ),
-    "busy over the hard budget": (silent(cpu_s=busy), 950, "hard-budget", "train"),
-    "announced silence that is over": (
-        silent(b.rank(words=3, expect_until_ns=50 * 10**9)),
-        60,
-        "quiet",
-        "train",
-    ),
-    "one rank hangs, the other is through": (
-        silent(b.rank(words=9, phase="finished"), b.rank(11, 1, words=3)),
-        100,
-        "quiet",
-        "train",
+    "busy over the hard budget": Row(silent(cpu_s=busy), 950, "hard-budget"),
+    "announced silence that is over": Row(silent(b.rank(words=3, expect_until_ns=50 * 10**9)), 60),
+    "one rank hangs, the other is through": Row(
+        silent(b.rank(words=9, phase="finished"), b.rank(11, 1, words=3)), 100
     ),
 }
 

@@ -8,22 +8,11 @@ import pytest
 from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve
-from watchdog_train.core.fold.state import AttemptRecord, StallRecord, State
 from watchdog_train.core.model import ProcessId, RunProgress, said
 
 
 def at(moment: float, event: e.AnyEvent) -> e.AnyEvent:
     return msgspec.structs.replace(event, mono=moment, t=1e9 + moment, attempt=1)
-
-
-def attempt(state: State) -> AttemptRecord:
-    assert state.attempt is not None
-    return state.attempt
-
-
-def stall(state: State) -> StallRecord:
-    assert state.last_stall is not None
-    return state.last_stall
 
 
 def progress(step: int) -> e.Progress:
@@ -72,7 +61,7 @@ def test_a_new_attempt_forgets_the_silence_of_the_last() -> None:
         again(),
     )
     assert (state.suspicion, state.notices, state.kill, state.members) == (None, (), None, ())
-    assert attempt(state).stall_id is None
+    assert state.attempt.stall_id is None
     assert state.state == "starting"
 
 
@@ -87,9 +76,9 @@ def test_after_a_stall_that_kills_nobody_the_run_goes_on(event: e.AnyEvent, back
     """Recovered or reported: running again, and the stall is not the attempt's end."""
     state = b.running(b.stall(), b.collecting(), event)
     assert state.state == "running"
-    assert attempt(state).stall_id is None
+    assert state.attempt.stall_id is None
     assert state.muted is back
-    assert stall(state).recovered is not back
+    assert state.last_stall.recovered is not back
 
 
 def test_a_manual_bundle_changes_nothing_else() -> None:
@@ -100,7 +89,7 @@ def test_a_manual_bundle_changes_nothing_else() -> None:
 def test_a_crash_bundle_is_collected_too() -> None:
     state = b.running(b.exited(3), b.collecting(why="crash"))
     assert state.state == "collecting"
-    assert attempt(state).crash_id == "0001"
+    assert state.attempt.crash_id == "0001"
 
 
 def test_only_the_deed_counts_as_signalled() -> None:
@@ -139,22 +128,19 @@ def test_after_a_boot_no_moment_of_the_old_clock_is_waited_for() -> None:
     backing = e.BackingOff(delay_s=9.0, until_mono=1e6, why=said(""))
     state = evolve(b.running(backing, b.exited(3), at=1e6), at(50.0, adopted("another")))
     assert state.backoff_until is None
-    assert attempt(state).launching_mono == 50.0
-    assert attempt(state).ended_mono == 50.0
+    assert state.attempt.launching_mono == 50.0
+    assert state.attempt.ended_mono == 50.0
     assert state.progress_mono == 50.0
+
+
+REOPENED = e.Reopened(
+    pid=9, start=9, boot_id="b", slot_dir=None, with_remedies=(), allow=(), why=said("restart")
+)
 
 
 def test_a_reopened_run_forgets_how_it_ended() -> None:
     """Outcome, stop and limits begin anew; attempts, bundles and the best step stay."""
-    reopened = e.Reopened(
-        pid=9,
-        start=9,
-        boot_id="b",
-        slot_dir="/dev/shm/new",
-        with_remedies=("omp-1",),
-        allow=(),
-        why=said("wtrain restart"),
-    )
+    reopened = msgspec.structs.replace(REOPENED, slot_dir="/dev/shm/new", with_remedies=("omp-1",))
     finished = e.RunFinished(outcome="gave_up", exit_code=76, warning=None, why=said("spent"))
     given_up = e.GivenUp(why=said("spent"), exit_code=76, outcome="gave_up")
     before = b.running(b.stop(), b.exited(3), e.TreeGone(), given_up, finished)
@@ -171,10 +157,7 @@ def test_a_reopened_run_forgets_how_it_ended() -> None:
 
 def test_a_requeued_run_has_what_was_left_of_its_restarts() -> None:
     """Slurm begins the same job again: --max-restarts is for all of it, until a newer step."""
-    reopened = e.Reopened(
-        pid=9, start=9, boot_id="b", slot_dir=None, with_remedies=(), allow=(),
-        why=said("requeued"), fresh_budget=False,
-    )  # fmt: skip
+    reopened = msgspec.structs.replace(REOPENED, fresh_budget=False)
     spent = b.running(b.exited(3), e.TreeGone(), e.PlanMade(plan=b.plan(2)), again(2))
     assert spent.restarts_since_progress == 1
     state = evolve(spent, at(900.0, reopened))

@@ -316,7 +316,6 @@ CHAINS = {
 def test_the_chain_ends_at_the_one_who_is_waited_for(name):
     processes, root, doing, victims, words = CHAINS[name]
     found, text = told(*processes)
-    assert found.root is not None
     assert found.root.who.pid == root
     assert isinstance(found.root.doing, doing)
     assert {victim.who.pid for victim in found.victims} == victims
@@ -373,7 +372,6 @@ DONE = CollectiveFact(rank=1, op="ALLREDUCE", seq=155, last_enqueued=155, last_c
 def test_the_operation_that_backward_hides_is_what_the_rank_recorded(stack, records, words):
     """Only one that it began and has not completed; several that differ tell none."""
     found, text = told(process(10, *stack), other(11, 1, *MAIN, wait=FIFO), collectives=records)
-    assert found.root is not None
     assert found.root.who.rank == 1
     assert f"rank 0 waits for rank 1 (pid 11) in {words} (train.py:16)." in text
 

@@ -39,11 +39,9 @@ def test_a_shared_device_says_nothing_of_us() -> None:
     """Who else computes there is named; whose the utilisation is, nobody can tell."""
     reading = GpuReading(devices=(device(0, 1, 99, util=80.0),))
     use = job_use(reading, {1})
-    assert use is not None
     assert (use.util, use.others) == (None, (99,))
     both = GpuReading(devices=(device(0, 1, 99), device(1, 1, util=30.0)))
     use = job_use(both, {1})
-    assert use is not None
     assert (use.util, use.others) == (30.0, (99,))
 
 
@@ -73,11 +71,9 @@ def test_the_device_with_most_life_is_shown() -> None:
     spinning = device(0, 1, util=100.0, power_w=80.0)
     reading = GpuReading(devices=(spinning, device(1, 2, util=40.0)))
     use = job_use(reading, {1, 2})
-    assert use is not None
     assert use.works
     waiting = GpuReading(devices=(spinning, device(1, 2, util=0.0)))
     use = job_use(waiting, {1, 2})
-    assert use is not None
     assert not use.works
 
 
@@ -128,5 +124,4 @@ def test_a_spinning_gpu_beside_io_or_with_unknown_power_is_no_stall() -> None:
 
     assert judge(writes, 60 + 130).basis == "hard-budget"
     found = judge(evaluates, 60 + 3700).device
-    assert found is not None
     assert found.lacks == ("power-of-own-steps",)

@@ -161,7 +161,6 @@ def test_another_holder_is_said_but_moves_no_limit() -> None:
     assert isinstance(act(state, g.GpuHold(others=(ALICE,)), 1.5), Wait)
     again = act(state, g.GpuHold(others=(ALICE,)), 2.0 + SAY_AGAIN_S)
     state = after(state, again, 2.0 + SAY_AGAIN_S)
-    assert state.gpu_held is not None
     assert state.gpu_held.others == (ALICE,)
     (given_up,) = act(state, g.GpuHold(others=(ALICE,)), 101.0).events
     assert isinstance(given_up, e.GivenUp)

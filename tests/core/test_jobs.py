@@ -19,9 +19,14 @@ SRUN = {
     "SLURM_LOCALID": "2",
     "SLURM_NODEID": "0",
 }
-BATCH = {
-    name: value for name, value in SRUN.items() if "STEP" not in name and name != "SLURM_PROCID"
-} | {"SLURM_PROCID": "0"}
+BATCH = {name: value for name, value in SRUN.items() if "STEP" not in name} | {"SLURM_PROCID": "0"}
+
+
+def srun(**changes: str) -> dict[str, str]:
+    """The variables of a step, with others in their places."""
+    return SRUN | {f"SLURM_{name}": value for name, value in changes.items()}
+
+
 # `mpirun -n 2` of Open MPI 5, measured.
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "1",
@@ -45,13 +50,8 @@ TORCH = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_POR
 ALONE = {
     "nothing": {},
     "a batch script of Slurm": BATCH,
-    "a step of one task": {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-    "one task a node": {
-        **SRUN,
-        "SLURM_STEP_NUM_NODES": "4",
-        "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
-        "SLURM_NODEID": "2",
-    },
+    "a step of one task": srun(STEP_NUM_TASKS="1", PROCID="0"),
+    "one task a node": srun(STEP_NUM_NODES="4", STEP_TASKS_PER_NODE="1(x4)", NODEID="2"),
     "one MPI process": {
         **OPEN_MPI,
         "OMPI_COMM_WORLD_RANK": "0",
@@ -60,9 +60,9 @@ ALONE = {
     },
     "ranks started by hand on who knows how many machines": {**TORCH, "MASTER_ADDR": "node1"},
     "a rank without an address": {"RANK": "1", "WORLD_SIZE": "2"},
-    "a number that is none": {**SRUN, "SLURM_PROCID": "-1"},
-    "a task outside the job": {**SRUN, "SLURM_PROCID": "4"},
-    "nonsense": {**SRUN, "SLURM_STEP_NUM_TASKS": "9" * 30},
+    "a number that is none": srun(PROCID="-1"),
+    "a task outside the job": srun(PROCID="4"),
+    "nonsense": srun(STEP_NUM_TASKS="9" * 30),
     "a job array": {"SLURM_JOB_ID": "1235", "SLURM_ARRAY_TASK_ID": "3"},
     "MPICH when nobody is known to have started it": HYDRA,
 }
@@ -74,20 +74,14 @@ def test_alone(environment: dict[str, str]) -> None:
     assert find_task(environment) is None
 
 
+UNEVEN = srun(
+    STEP_NUM_NODES="4", STEP_NUM_TASKS="9", STEP_TASKS_PER_NODE="2(x3),3", NODEID="3", PROCID="7"
+)
+AGAIN_BY_TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1"}
 SEVERAL = {
     "srun": (SRUN, ("slurm:1234.0", 2, 4, 4)),
-    "srun on nodes with different numbers of tasks": (
-        {
-            **SRUN,
-            "SLURM_STEP_NUM_NODES": "4",
-            "SLURM_STEP_NUM_TASKS": "9",
-            "SLURM_STEP_TASKS_PER_NODE": "2(x3),3",
-            "SLURM_NODEID": "3",
-            "SLURM_PROCID": "7",
-        },
-        ("slurm:1234.0", 7, 9, 3),
-    ),
-    "a requeued job": ({**SRUN, "SLURM_RESTART_COUNT": "1"}, ("slurm:1234.0-1", 2, 4, 4)),
+    "srun on nodes with different numbers of tasks": (UNEVEN, ("slurm:1234.0", 7, 9, 3)),
+    "a requeued job": (srun(RESTART_COUNT="1"), ("slurm:1234.0-1", 2, 4, 4)),
     "Open MPI": (OPEN_MPI, ("mpi:prterun-vm-20111@1", 1, 2, 2)),
     "Open MPI inside a Slurm step of one daemon a node": (
         {**SRUN, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", **OPEN_MPI},
@@ -96,13 +90,7 @@ SEVERAL = {
     "MPICH": (HYDRA, ("mpi:77-88", 1, 2, 2)),
     "srun with PMI2": ({**SRUN, "PMI_RANK": "2", "PMI_SIZE": "4"}, ("slurm:1234.0", 2, 4, 4)),
     "torchrun around us, in a Slurm step": (
-        {
-            **SRUN,
-            **TORCH,
-            "LOCAL_WORLD_SIZE": "2",
-            "TORCHELASTIC_RUN_ID": "none",
-            "TORCHELASTIC_RESTART_COUNT": "1",
-        },
+        {**SRUN, **TORCH, "LOCAL_WORLD_SIZE": "2", **AGAIN_BY_TORCHRUN},
         ("torchrun:none-1-127.0.0.1:29500", 1, 2, 2),
     ),
     "ranks started by hand": (TORCH, ("torch:127.0.0.1:29500", 1, 2, 2)),

@@ -160,29 +160,28 @@ def test_the_client_and_the_supervisor_agree(words: list[str]) -> None:
 # -- what an attempt sets ------------------------------------------------------------------------
 
 
+MEETING = ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT")
+
+
 @pytest.mark.parametrize(
     ("command", "lacking"),
     [
         ("torchrun train.py", ()),
         ("torchrun --nproc-per-node=2 --max-restarts 3 train.py --standalone", ()),
         ("torchrun --nnodes=1 --node-rank 0 train.py", ()),
-        ("torchrun --standalone t.py", ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT", "RDZV_ID")),
-        ("torchrun --master-port 29501 t.py", ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT")),
-        ("torchrun --master_addr=host t.py", ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT")),
+        ("torchrun --standalone t.py", (*MEETING, "RDZV_ID")),
+        ("torchrun --master-port 29501 t.py", MEETING),
+        ("torchrun --master_addr=host t.py", MEETING),
         ("torchrun --rdzv-id 7 t.py", ("RDZV_ID",)),
-        ("torchrun --rdzv-backend c10d --rdzv-endpoint localhost:29400 t.py",
-         ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT")),
+        ("torchrun --rdzv-backend c10d --rdzv-endpoint localhost:29400 t.py", MEETING),
         ("torchrun --tee 3 t.py", ("LOG_DIR",)),
         ("torchrun --log-dir logs t.py", ("LOG_DIR",)),
         ("torchrun --redirects=0:3 t.py", ("LOG_DIR",)),
         ("env PET_TEE=3 torchrun t.py", ("LOG_DIR",)),
-        ("bash -c 'export PET_MASTER_PORT=1; torchrun t.py'",
-         ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT")),
-        ("torchrun --nnodes=2 --rdzv-id 7 t.py",
-         ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT", "RDZV_ID")),
-        ("torchrun --nnodes 1:4 t.py", ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT", "RDZV_ID")),
-        ("bash -c 'torchrun --nnodes=$N t.py'",
-         ("LOCAL_ADDR", "RDZV_BACKEND", "RDZV_ENDPOINT", "RDZV_ID")),
+        ("bash -c 'export PET_MASTER_PORT=1; torchrun t.py'", MEETING),
+        ("torchrun --nnodes=2 --rdzv-id 7 t.py", (*MEETING, "RDZV_ID")),
+        ("torchrun --nnodes 1:4 t.py", (*MEETING, "RDZV_ID")),
+        ("bash -c 'torchrun --nnodes=$N t.py'", (*MEETING, "RDZV_ID")),
     ],
 )  # fmt: skip
 def test_torchrun_gets_what_its_user_left_open(command: str, lacking: tuple[str, ...]) -> None:

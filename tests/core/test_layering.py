@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -122,92 +123,77 @@ def test_every_module_is_in_a_known_room() -> None:
     assert {room_of(path) for path in modules()} <= {*ROOMS, "__init__"}
 
 
+def offences(rooms: Iterable[str], is_wrong: Callable[[Path, str], bool]) -> list[str]:
+    """Wrong imports of the modules of these rooms."""
+    return [
+        f"{path.relative_to(PACKAGE)} imports {name}"
+        for path in modules()
+        if room_of(path) in rooms
+        for name in sorted(imports(path))
+        if is_wrong(path, name)
+    ]
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_import_only_what_they_may(room: str) -> None:
     """The arrows of the design, read off the source."""
-    wrong = []
-    for path in modules():
-        if room_of(path) != room:
-            continue
-        for name in sorted(imports(path)):
-            if name.partition(".")[0] != "watchdog_train":
-                continue
-            ours = name.partition(".")[2]
-            allowed = ours.partition(".")[0] in ROOMS[room] or ours in ROOMS[room]
-            if not allowed:
-                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
-    assert wrong == []
+
+    def is_wrong(_path: Path, name: str) -> bool:
+        top, _, ours = name.partition(".")
+        return top == "watchdog_train" and not {ours, ours.partition(".")[0]} & ROOMS[room]
+
+    assert offences({room}, is_wrong) == []
+
+
+def room_in_core(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[1]
 
 
 @pytest.mark.parametrize("room", IN_CORE)
 def test_rooms_of_the_core_import_only_what_they_may(room: str) -> None:
     """Nouns, then measuring and diagnosis, then the state, then deciding."""
-    wrong = []
-    seen = False
-    for path in modules():
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        if parts[:2] != ("core", room):
-            continue
-        seen = True
-        for name in sorted(imports(path)):
-            ours = name.removeprefix("watchdog_train.core.")
-            mine = ours == name or ours.partition(".")[0] == room
-            allowed = {ours.partition(".")[0], ours} & IN_CORE[room]
-            if not mine and not allowed:
-                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
-    assert seen
-    assert wrong == []
+
+    def is_wrong(path: Path, name: str) -> bool:
+        ours = name.removeprefix("watchdog_train.core.")
+        its_room = ours.partition(".")[0]
+        mine = room_in_core(path) != room or ours == name or its_room == room
+        return not mine and not {its_room, ours} & IN_CORE[room]
+
+    assert offences({"core"}, is_wrong) == []
 
 
 def test_every_module_of_the_core_is_in_a_known_room_of_it() -> None:
     """A new one has to say what it may import."""
-    rooms = {
-        path.relative_to(PACKAGE).with_suffix("").parts[1]
-        for path in modules()
-        if room_of(path) == "core"
-    }
+    rooms = {room_in_core(path) for path in modules() if room_of(path) == "core"}
     assert rooms == {*IN_CORE, "__init__"}
 
 
 def test_the_core_is_pure() -> None:
     """No module of the core, or that explains, can read a clock, a file, a process or chance."""
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {name}"
-        for path in modules()
-        if room_of(path) in ("core", "explain")
-        for name in imports(path)
-        if name.partition(".")[0] in FORBIDDEN_IN_CORE
-    ]
-    assert wrong == []
+    assert (
+        offences(("core", "explain"), lambda _, name: name.partition(".")[0] in FORBIDDEN_IN_CORE)
+        == []
+    )
 
 
 def test_client_and_keeper_need_the_standard_library_only() -> None:
     """What is loaded in the training's process, or must outlive us, depends on nothing."""
-    wrong = []
-    for path in modules():
-        if room_of(path) not in {"client", "keeper"}:
-            continue
-        at_once = imports(path, nested=False)
-        for name in imports(path):
-            top = name.partition(".")[0]
-            # imp is of the Pythons for which the stub has nothing else; 3.12 dropped it.
-            fine = top in {*sys.stdlib_module_names, "imp", "watchdog_train"}
-            # Inside a function a training library is one that the user's script has imported.
-            if not fine and not (top in TRAINING and name not in at_once):
-                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
-    assert wrong == []
+    # imp is of the Pythons for which the stub has nothing else; 3.12 dropped it.
+    fine = {*sys.stdlib_module_names, "imp", "watchdog_train"}
+
+    def is_wrong(path: Path, name: str) -> bool:
+        top = name.partition(".")[0]
+        # Inside a function a training library is one that the user's script has imported.
+        is_lazy = top in TRAINING and name not in imports(path, nested=False)
+        return top not in fine and not is_lazy
+
+    assert offences(("client", "keeper"), is_wrong) == []
 
 
 def test_nothing_on_our_side_names_a_training_library() -> None:
     """Not even lazily: the supervisor works from an environment without torch."""
-    wrong = [
-        f"{path.relative_to(PACKAGE)} imports {name}"
-        for path in modules()
-        if room_of(path) not in INSIDE
-        for name in imports(path)
-        if name.partition(".")[0] in TRAINING
-    ]
-    assert wrong == []
+    ours = {room_of(path) for path in modules()} - INSIDE
+    assert offences(ours, lambda _, name: name.partition(".")[0] in TRAINING) == []
 
 
 def test_importing_our_side_loads_no_training_library() -> None:

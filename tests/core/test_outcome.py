@@ -17,6 +17,12 @@ GAVE_UP = e.GivenUp(why=said("enough"), exit_code=76, outcome="gave_up")
 STUCK = e.SurvivedKill(pids=(41, 42), why=said("D"))
 ERROR = b.exited(None, None, "not-started", error=said("no such file"))
 
+ALIVE = "still alive after SIGKILL: 41, 42"
+RECOVERED = e.StallRecovered(stall_id="0001", why=said(""))
+OTHERS_WENT_ON = "rank 1 (pid 11) ended with exit code 1 at step 5, and the other ranks continued"
+WHEN_KILLED = "its process hung and was killed"
+AFTER_THE_END = (STEP, b.stall(basis="finishing"), b.collected(), b.exited(None, 9))
+
 ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
     "success": ((STEP, b.exited(0)), "succeeded", 0, None),
     "no step": ((b.exited(0),), "succeeded", 0, "no training step was seen"),
@@ -30,44 +36,14 @@ ENDS: dict[str, tuple[tuple[e.AnyEvent, ...], str, int, str | None]] = {
     "stopped": ((STEP, b.stop(), b.exited(0)), "stopped", 77, None),
     "Ctrl-C": ((STEP, b.stop(code=130), b.exited(None, 2)), "stopped", 130, None),
     "Ctrl-C, then stop": ((b.stop(code=130), b.stop(code=77), b.exited(0)), "stopped", 130, None),
-    "stuck in the kernel": (
-        (STEP, b.stall(), b.collected(), STUCK),
-        "gave_up",
-        75,
-        "still alive after SIGKILL: 41, 42",
-    ),
-    "stopped and stuck": (
-        (STEP, b.stop(), STUCK),
-        "stopped",
-        77,
-        "still alive after SIGKILL: 41, 42",
-    ),
-    "success and stuck": (
-        (STEP, b.exited(0), STUCK),
-        "succeeded",
-        0,
-        "still alive after SIGKILL: 41, 42",
-    ),
+    "stuck in the kernel": ((STEP, b.stall(), b.collected(), STUCK), "gave_up", 75, ALIVE),
+    "stopped and stuck": ((STEP, b.stop(), STUCK), "stopped", 77, ALIVE),
+    "success and stuck": ((STEP, b.exited(0), STUCK), "succeeded", 0, ALIVE),
     "a stall that ends with 0": ((STEP, b.stall(), b.exited(0), STUCK), "gave_up", 75, "41"),
-    "a hang after the end": (
-        (STEP, b.stall(basis="finishing"), b.collected(), b.exited(None, 9)),
-        "succeeded",
-        0,
-        "its process hung and was killed",
-    ),
-    "a rank that failed": (
-        (STEP, b.rank_ended(), b.exited(0)),
-        "succeeded",
-        0,
-        "rank 1 (pid 11) ended with exit code 1 at step 5, and the other ranks continued",
-    ),
+    "a hang after the end": (AFTER_THE_END, "succeeded", 0, WHEN_KILLED),
+    "a rank that failed": ((STEP, b.rank_ended(), b.exited(0)), "succeeded", 0, OTHERS_WENT_ON),
     "a rank that was through": ((STEP, b.rank_ended(code=0), b.exited(0)), "succeeded", 0, None),
-    "a stall that recovered": (
-        (STEP, b.stall(), e.StallRecovered(stall_id="0001", why=said("")), b.exited(0)),
-        "succeeded",
-        0,
-        None,
-    ),
+    "a stall that recovered": ((STEP, b.stall(), RECOVERED, b.exited(0)), "succeeded", 0, None),
 }
 
 

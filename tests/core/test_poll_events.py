@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -31,6 +32,10 @@ def tell(state: State, *members: MemberSample, at: float = 1.0, **seen: Any) -> 
 
 def fold(*rounds: list[e.AnyEvent]) -> State:
     return b.running(*(event for told in rounds for event in told))
+
+
+def of(kind: type[e.AnyEvent], told: Iterable[e.AnyEvent]) -> list[Any]:
+    return [event for event in told if isinstance(event, kind)]
 
 
 def names(told: list[e.AnyEvent]) -> list[str]:
@@ -193,9 +198,7 @@ def test_a_resume_is_verified_by_the_first_step(
     """Started again is not resumed, however late it is seen; a file that was loaded proves none."""
     state = b.fold(resuming(saved_step))
     told = tell(state, b.rank(**step), resumed_step=loaded)
-    assert [event.ok for event in told if isinstance(event, e.ResumeVerified)] == [ok][
-        : ok is not None
-    ]
+    assert [one.ok for one in of(e.ResumeVerified, told)] == [ok] * (ok is not None)
 
 
 def contradicted(
@@ -213,7 +216,7 @@ def contradicted(
         if isinstance(action, Record):
             history += action.events
             done += names(list(action.events))
-    verified = [event for event in history if isinstance(event, e.ResumeVerified)]
+    verified = of(e.ResumeVerified, history)
     told = [event.verdict for event in verified]
     loaded = any(slot.load_begun and slot.began_anew for _, slot in poll.sample.judged)
     assert ("it was loaded, but" in "".join(why_text(one.why) for one in verified)) is loaded
@@ -244,7 +247,7 @@ def test_a_rank_that_began_anew_is_no_resume() -> None:
     for first, ok in ((21, True), (1, False)):
         other = b.rank(b.ROOT + 1, 1, words=1, step=first, first_step=first)
         told = tell(state, resumed, other, resumed_step=20, not_resumed="the checkpoint is gone")
-        (verified,) = [event for event in told if isinstance(event, e.ResumeVerified)]
+        (verified,) = of(e.ResumeVerified, told)
         assert verified.ok is ok
         assert ("rank 1 has not loaded" in why_text(verified.why)) is not ok
 
@@ -285,14 +288,14 @@ def test_a_keeper_that_ends_with_its_training_is_no_news(
 
 def test_a_program_without_heartbeat_is_said_once() -> None:
     silent = b.member(b.ROOT)
-    assert not [x for x in tell(b.running(), silent, at=59.0) if isinstance(x, e.Noticed)]
+    assert not of(e.Noticed, tell(b.running(), silent, at=59.0))
     told = tell(b.running(), silent, at=61.0)
-    (notice,) = [event for event in told if isinstance(event, e.Noticed)]
+    (notice,) = of(e.Noticed, told)
     assert (notice.kind, notice.pids) == ("no-heartbeat", (b.ROOT,))
     assert "python -I" in why_text(notice.why)
-    assert not [x for x in tell(fold(told), silent, at=70.0) if isinstance(x, e.Noticed)]
+    assert not of(e.Noticed, tell(fold(told), silent, at=70.0))
     beating = fold(tell(b.running(), b.rank(words=2)))
-    assert not [x for x in tell(beating, silent, at=61.0) if isinstance(x, e.Noticed)]
+    assert not of(e.Noticed, tell(beating, silent, at=61.0))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +317,7 @@ def test_a_task_that_ends_with_its_worker_is_said_to_be_lost(
         seen = b.observation(b.sample(9.0), exit=end, last_words=(member,), tasks=tasks)
         action = decide(seen, b.running(e.FirstBeat(rank=0, pid=b.ROOT, after_s=1.0)), POLICY, {})
         assert isinstance(action, Record)
-        return [event for event in action.events if isinstance(event, e.Noticed)]
+        return of(e.Noticed, action.events)
 
     killed = ExitStatus(code=None, signal=9, how_known="keeper")
     (noticed,) = told(busy, killed)

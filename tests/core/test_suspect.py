@@ -567,9 +567,9 @@ def test_only_what_moved_went_on_by_itself(
     assert ended.paused_s == paused_s
 
 
-@pytest.mark.parametrize("history", [(b.stop(),), (b.exited(),)])
-def test_nobody_is_suspected_at_the_end(history: tuple[e.AnyEvent, ...]) -> None:
-    assert ask(b.running(*history), quiet("user-limit", kind="stall")) is None
+@pytest.mark.parametrize("last", [b.stop(), b.exited()])
+def test_nobody_is_suspected_at_the_end(last: e.AnyEvent) -> None:
+    assert ask(b.running(last), quiet("user-limit", kind="stall")) is None
 
 
 def test_bundles_on_disk_keep_their_numbers() -> None:

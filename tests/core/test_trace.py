@@ -88,7 +88,6 @@ def test_a_line_has_the_documented_fields() -> None:
     members = (b.rank(words=STEP, state="R"), b.member(11, "worker"), b.keeper())
     look = e.Looked(patience=Patience(row="sleep", look_in_s=9.0), why=None)
     line = writer.line(b.sample(112.0, *members, cpu_s=88.1234, log_bytes=900), 1, look)
-    assert line is not None
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
         "t": 12.0,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.core import builders as b
-from tests.core.test_detect import judge, silent
+from tests.core.test_detect import busy, judge, silent
 from watchdog_train.core import events as e
 from watchdog_train.core.actions import StartEvidence
 from watchdog_train.core.detection.detect import Verdict
@@ -21,10 +21,6 @@ from watchdog_train.core.suspect import watch
 from watchdog_train.report.narrative import narrate
 from watchdog_train.report.notices import notice_rows
 from watchdog_train.report.why_text import why_text
-
-
-def busy(at: float) -> float:
-    return at
 
 
 def failed(at: float, *, code: int) -> Sample:
