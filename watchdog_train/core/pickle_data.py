@@ -26,14 +26,14 @@ class UnreadablePickleError(Exception):
 
 
 class Symbol(NamedTuple):
-    """What a global would have been looked up by."""
+    """The name under which a global would have been looked up."""
 
     module: str
     name: str
 
 
 class Made(NamedTuple):
-    """What a call would have made, with the state it would have been given."""
+    """The result of a call that was not made, with the state it would have been given."""
 
     by: Any
     arguments: Any
@@ -57,7 +57,7 @@ _NOTHING = frozenset(("PROTO", "FRAME", "STOP"))
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Let no warning through about escapes in the text of a damaged pickle."""
+    """Suppress warnings about escapes in the text of a damaged pickle."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -185,7 +185,7 @@ def _pairs(values: list[Any]) -> dict[Any, Any]:
     pairs = {}
     for position in range(0, len(values) - 1, 2):
         key = values[position]
-        # A made object holds dictionaries; its identity is enough, nobody asks for it by value.
+        # A made object holds dictionaries; its identity suffices, no caller looks it up by value.
         pairs[key if isinstance(key, (str, int, bytes)) else (id(key), position)] = values[
             position + 1
         ]

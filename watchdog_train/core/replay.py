@@ -36,11 +36,11 @@ MOST_ACTIONS = 8
 """At one sample; a suspicion with its stack sample and its stall takes four."""
 
 Look = Callable[[Verdict], EvidenceResult | None]
-"""A stack sample of now; None: it is not there yet."""
+"""A stack sample of now; None: it has not arrived."""
 
 
 class Finding(Value):
-    """Something the detector would have said."""
+    """What the detector would have reported."""
 
     t: float
     kind: Literal["stall", "suspect", "stopped"]
@@ -50,7 +50,7 @@ class Finding(Value):
 
 
 class Replay:
-    """Judges samples one by one; `findings` holds what was said so far."""
+    """Judges samples one by one; `findings` holds the results so far."""
 
     def __init__(self, policy: Policy, look: Look) -> None:
         self.findings: list[Finding] = []
@@ -64,11 +64,9 @@ class Replay:
         self._attempt = 0
 
     def begin(self) -> None:
-        """What follows belongs to a new attempt, or to another supervisor."""
         self._track = None
 
     def judge(self, sample: Sample) -> Verdict:
-        """The verdict at a sample; what it leads to is in `findings`."""
         if self._track is None:
             self._attempt += 1
             self._track = new_track(sample.at)
@@ -87,7 +85,7 @@ class Replay:
         return found
 
     def _follow(self, sample: Sample, found: Verdict) -> None:
-        """Ask for actions until there is nothing more to do about this sample."""
+        """Ask for actions until this sample needs no more."""
         look: EvidenceResult | None = None
         for _ in range(MOST_ACTIONS):
             # A bundle counts as being collected: nothing waits for one.
@@ -124,7 +122,7 @@ class Replay:
                     self.first_stall_t = sample.at
                 spared = e.WouldHaveKilled(stall_id=event.stall_id, why=event.why)
                 self._record(spared, sample, found)
-                # A trace that stalls for ever must not make a list of a million stalls.
+                # A trace that stalls forever must not make a list of a million stalls.
                 self._state = msgspec.structs.replace(self._state, stalls=self._state.stalls[-1:])
             case e.Noticed(kind="stopped"):
                 self._say("stopped", sample.at, msgspec.structs.replace(found, why=event.why))
@@ -142,13 +140,13 @@ class Replay:
 
 
 def unseen(patience: Patience) -> EvidenceResult:
-    """What a sample without stacks has found."""
+    """The finding of a sample without stacks."""
     problem = "a trace holds no stacks"
     return EvidenceResult(stall_id="", dir="", patience=patience, problem=problem)
 
 
 def launched(number: int, at: float) -> AttemptRecord:
-    """A running attempt, of which nothing but its start is known."""
+    """A running attempt of which only the start is known."""
     plan = Plan(
         attempt=number,
         why=Why("first-attempt"),

@@ -38,32 +38,31 @@ from watchdog_train.core.policy.limits import DeviceWaits
 
 ASKS = "it waits for somebody to type"
 FRESH_S = 15.0
-"""No stall by a look that is older: what was true a minute ago may be over."""
+"""Seconds. An older sample declares no stall: its state may be over."""
 LOOK_AGAIN_S = (10.0, 300.0)
-"""While patience runs the distance of looks doubles, from so long to so long."""
+"""While a wait is granted, the interval of samples doubles, from the first to the second."""
 LIVE_LOCK_SAMPLES = 20
 _SPINS_IN_VAIN: Mapping[PatienceRow, int] = {"live-lock": LIVE_LOCK_SAMPLES, "releaser-died": 2}
 """Samples in a row that make CPU use no sign of life."""
 LIVE_LOCK_EVERY_S = 15.0
-"""Samples in a row, and how far apart at most: a wait of a moment is over meanwhile."""
+"""Longest distance of samples of a live-lock: a short wait ends in between."""
 SOON_S = 0.1
 SLEPT_S = 1.0
-"""After the end of a sleep it may take so long until a sample shows that it goes on."""
+"""After the end of a sleep a sample must show within this time that the process continues."""
 FINISHING_S = 150.0
-"""Uploads wait quietly for a server; nothing is lost by waiting, for training is over."""
+"""Uploads wait quietly for a server; training is over, so waiting costs nothing."""
 MOST_CHANGES_S = 3600.0
-"""After so long a change of what is waited for earns no new patience."""
+"""After this long a change of the wait extends no limit."""
 WORTH_A_WORD_S = 30.0
-"""A pause that was shorter is not said."""
+"""A shorter pause is not reported."""
 
 
 def next_stall_id(observation: Observation, state: State) -> str:
-    """Bundles are numbered from 0001 through the whole run; a number on disk is never reused."""
+    """Bundles are numbered from 0001 through the run; a number on disk is never reused."""
     return f"{max(len(state.stalls), observation.bundles) + 1:04d}"
 
 
 def watch(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """What the verdict of this moment asks for."""
     attempt = state.attempt
     if attempt is None or not attempt.launched or attempt.ended or state.stop is not None:
         return None
@@ -103,7 +102,7 @@ def _held(observation: Observation, state: State) -> Record | None:
 
 
 def _alive(observation: Observation, state: State) -> Record | None:
-    """A suspicion is over, and what was said about the silence with it."""
+    """End a suspicion, and the notices of its silence."""
     silence = set(state.notices) - set(LASTING)
     if observation.verdict.stopped:
         silence.discard("stopped")
@@ -113,7 +112,7 @@ def _alive(observation: Observation, state: State) -> Record | None:
     patience = look.patience if look is not None else None
     at = silent_at(patience, _steps(observation))
     paused_s = 0.0
-    # Lost idleness alone is no progress, and whoever was stopped did not continue by itself.
+    # Lost idleness alone is no progress, and a stopped process did not continue without help.
     moved = observation.verdict.moved_at > state.suspicion_mono
     told = state.suspicion not in (None, "device-wait")
     if moved and told and patience and patience.row != "stopped":
@@ -129,13 +128,13 @@ def _alive(observation: Observation, state: State) -> Record | None:
 
 
 def _busy(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Over the hard limit but working, or held by the kernel: dumped and said once.
+    """Over the hard limit but working, or held by the kernel: dump and report once.
 
-    Never killed but for a wait in the kernel that lasts, beside which nothing else moves.
+    Never killed, except for a lasting wait in the kernel while nothing else moves.
     """
     verdict = observation.verdict
     if state.suspicion != verdict.basis:
-        # Also after a quiet moment: its patience must not go on counting while the job works.
+        # Also after a quiet moment: its wait must not continue to count while the job works.
         return Record(events=(_suspected(verdict),), consumes=("look",))
     if verdict.basis == "uninterruptible" and _lasts(verdict, policy.detection.stuck_stall_s):
         return _declare(observation, state, verdict.basis, verdict.why)
@@ -147,7 +146,7 @@ def _busy(observation: Observation, state: State, policy: Policy) -> Action | No
 
 
 def _report(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Evidence and a word, once a silence."""
+    """Evidence and a report, once per silence."""
     verdict, look = observation.verdict, state.look
     device = verdict.device
     if device is not None and device.runs:
@@ -174,7 +173,6 @@ def _report(observation: Observation, state: State, policy: Policy) -> Action | 
 
 
 def _is_due(observation: Observation, state: State, policy: Policy) -> bool:
-    """Native stacks are taken once a minute at most."""
     every_s = policy.detection.devices.every_s
     return not state.native_mono or observation.now - state.native_mono >= every_s
 
@@ -222,7 +220,7 @@ def _device_sample(
         rests = told.others_cpu_s - before.others_cpu_s <= spent_s
         same = last.times and rests and told.stands == before.stands
         since, times = last.since_mono, last.times + 1 if same else 0
-    # Whom the others wait for may be known, and have more time.
+    # The rank that the others wait for may be known, and have more time.
     known = found.patience.row not in ("unknown", "at-work")
     granted_s = found.patience.limit_s if known else 0.0
     limit_s = max(device.limit_s, granted_s) if times and granted_s is not None else None
@@ -230,7 +228,6 @@ def _device_sample(
 
 
 def _found(result: EvidenceResult, **more: Any) -> e.Looked:
-    """The event of one stack sample."""
     why = None
     if result.explanation is None:
         why = said(result.problem) if result.problem else Why("no-stacks")
@@ -239,7 +236,7 @@ def _found(result: EvidenceResult, **more: Any) -> e.Looked:
 
 
 def _spinning(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Over the hard limit, and nothing but CPU time moves: a live-lock, if every sample says so."""
+    """Over the hard limit, and only CPU time moves: a live-lock, if every sample shows it."""
     verdict, look, now = observation.verdict, state.look, observation.now
     if all(sight.look is not None for sight in observation.trees):
         return Record(events=(_asked(observation, state),), consumes=("look",))
@@ -312,7 +309,7 @@ def _lasts(verdict: Verdict, limit_s: float | None) -> bool:
 def _quiet(observation: Observation, state: State, policy: Policy) -> Action | None:
     verdict = observation.verdict
     if state.suspicion != shown_basis(verdict):
-        # Also when the rest of the job falls silent, too: patience begins then, with a new look.
+        # Also if the rest of the job falls silent, too: the wait begins then, with a new sample.
         return Record(events=(_suspected(verdict),), consumes=("look",))
     device = verdict.device
     native = device is not None and any(s.look and s.look.device for s in observation.trees)
@@ -351,9 +348,9 @@ def _quiet(observation: Observation, state: State, policy: Policy) -> Action | N
 
 
 def _look(observation: Observation, *, device: bool = False) -> Action:
-    """On every machine; what one of them has found waits for the others."""
+    """On every machine; the result of one waits for the others."""
     missing = (sight for sight in observation.trees if sight.look is None)
-    # A look names no ranks, and those of a thousand machines would be sent to each of them.
+    # Without rank names: those of a thousand machines would be sent to each of them.
     verdict = msgspec.structs.replace(observation.verdict, ranks=(), pids=())
     starts = (
         StartLook(host=sight.host, verdict=verdict, device=device)
@@ -364,14 +361,14 @@ def _look(observation: Observation, *, device: bool = False) -> Action:
 
 
 def _first_to_count(result: EvidenceResult) -> tuple[bool, float]:
-    """All machines are needed, so the shortest patience counts; the unknown shortens nothing."""
+    """All machines are needed, so the shortest limit counts; an unknown one shortens nothing."""
     patience = result.patience
     limit_s = patience.limit_s if patience.limit_s is not None else float("inf")
     return patience.row in ("unknown", "at-work"), limit_s
 
 
 def _look_at(state: State, look: e.Looked, over_at: float, *, takes_s: float) -> float:
-    """When to look again: at the end of a sleep, else ever more seldom; and before it is over."""
+    """The next sample: at the end of a sleep, else at growing intervals, before the limit."""
     first_s, seldom_s = LOOK_AGAIN_S
     distance_s = min(seldom_s, max(first_s, look.mono - state.suspicion_mono))
     if look.patience.look_in_s is not None:
@@ -381,7 +378,6 @@ def _look_at(state: State, look: e.Looked, over_at: float, *, takes_s: float) ->
 
 
 def shown_basis(verdict: Verdict) -> Basis:
-    """The basis of a suspicion."""
     return "alone" if verdict.alone else verdict.basis
 
 
@@ -400,7 +396,7 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
     result = min(looks, key=_first_to_count)
     patience = result.patience
     if patience.row == "unknown" and patience.limit_s is None:
-        # The look has failed, maybe because the machine is overloaded: less is known than ever.
+        # The sample has failed, maybe because the machine is overloaded: less is known than before.
         patience = Patience(limit_s=policy.patience.unknown_early_s)
     if patience.row == "stopped":
         limit_s = policy.detection.stopped_timeout_s
@@ -417,13 +413,13 @@ def _looked(observation: Observation, state: State, policy: Policy) -> e.Looked:
 
 
 def _has_root(look: EvidenceResult | None) -> bool:
-    """Whether somebody of one machine waits for no other rank: ranks may wait for him."""
+    """Whether a process of one machine waits for no other rank: ranks may wait for it."""
     root = look.explanation.root if look is not None and look.explanation is not None else None
     return root is not None and not isinstance(root.doing, CollectiveWait | StoreWait)
 
 
 def _since(patience: Patience, now: float, state: State) -> float:
-    """Whoever goes from a long patience to a short one has it anew; nobody lives by changing."""
+    """A shorter limit counts from now; after MOST_CHANGES_S the first start counts again."""
     before = state.look
     if before is None:
         return state.silent_since
@@ -435,7 +431,7 @@ def _since(patience: Patience, now: float, state: State) -> float:
 
 
 def _asleep_again(patience: Patience, now: float, state: State, policy: Policy) -> Patience:
-    """One sleep is waited out; whoever sleeps again at the same line polls."""
+    """One sleep is waited out; repeated sleeps at the same line are polling."""
     before = state.look
     if patience.row != "sleep" or before is None or silent_at(patience, 0) is None:
         return patience
@@ -452,7 +448,7 @@ def _asleep_again(patience: Patience, now: float, state: State, policy: Policy) 
 def _limit_s(
     observation: Observation, state: State, policy: Policy, patience: Patience
 ) -> float | None:
-    """Seconds of quiet after which it is a stall; None: never, as far as is known now."""
+    """Seconds of quiet after which it is a stall; None: never, as known now."""
     verdict = observation.verdict
     limit_s = patience.limit_s
     if limit_s is None or patience.row in ("proven", "releaser-died", "stopped"):
@@ -471,7 +467,7 @@ def _limit_s(
 
 
 def _cost_s(state: State, policy: Policy, verdict: Verdict, *, works: bool) -> float:
-    """What a false alarm would cost, where there is any reason to fear one.
+    """The cost of a false alarm, if there is any reason to fear one.
 
     Waiting so long is never more than twice the best choice in hindsight (the ski-rental bound).
     """
@@ -484,7 +480,7 @@ def _cost_s(state: State, policy: Policy, verdict: Verdict, *, works: bool) -> f
 
 
 def _again_s(state: State, policy: Policy, patience: Patience, at: SilentAt | None) -> float:
-    """A restart that falls silent at the same place was maybe no hang the first time."""
+    """A restart that falls silent at the same place may not have hung the first time."""
     times = sum(at is not None and stall.silent_at == at for stall in state.stalls)
     if not times:
         return 0.0
@@ -498,7 +494,7 @@ def _again_s(state: State, policy: Policy, patience: Patience, at: SilentAt | No
 
 
 def _steps(observation: Observation) -> int:
-    """As the training counts them: the first step that was sampled is another in each attempt."""
+    """As the training counts them: the first sampled step differs between attempts."""
     return job_step(observation.sample) or 0
 
 

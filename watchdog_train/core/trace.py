@@ -25,10 +25,11 @@ from watchdog_train.core.model import (
 from watchdog_train.core.model.gpu import GpuUse
 
 STRIDE_BYTES = 1024
-"""Of a line this long every second one is written, and so on: many ranks stay affordable."""
+"""Above this length of a line every second one is written, and so on: many ranks stay
+affordable."""
 LONGEST_STRIDE = 5
 MOST_ALIKE = 65_536
-"""Processes of one role and state in a line; a line may come from anybody."""
+"""Processes of one role and state in a line; a line may come from any source."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -53,16 +54,14 @@ class TraceRank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     saves_ended: int
     milestone: int
     expect_until_s: float
-    """End of a silence that the script has announced, by the clock of `t`; 0: none."""
+    """End of a silence announced by the script, by the clock of `t`; 0: none."""
 
 
 class TraceLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """One look."""
-
     t: float
     """Seconds since the run began."""
     begins: int = 0
-    """Attempt that begins here, or that another supervisor takes over; 0: it goes on."""
+    """Attempt that begins here, or is adopted by another supervisor; 0: it continues."""
     ranks: tuple[TraceRank, ...] = ()
     others: tuple[Group, ...] = ()
     """Processes that are not judged: role, state and number."""
@@ -81,9 +80,9 @@ class TraceLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     asked: bool = False
     held_back: bool = False
     row: PatienceRow | None = None
-    """What a stack sample has found; in the first line after it."""
+    """The result of a stack sample; in the first line after it."""
     look_in_s: Seconds | None = None
-    """When that wait ends by itself."""
+    """When that wait ends without help."""
 
 
 def _shared(line: type[msgspec.Struct], source: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -97,7 +96,7 @@ _decoder = msgspec.json.Decoder(TraceLine)
 
 
 class TraceWriter:
-    """Turns the looks of one supervisor into lines."""
+    """Turns the samples of one supervisor into lines."""
 
     def __init__(self, *, origin: float, poll_s: float) -> None:
         """`origin`: monotonic seconds at which the run began."""
@@ -110,7 +109,7 @@ class TraceWriter:
         self._asked = False
 
     def line(self, sample: Sample, attempt: int, look: Looked | None = None) -> bytes | None:
-        """The line of a look with its newline; None: too soon after the line before."""
+        """The sample as a line with its newline; None: too soon after the line before."""
         begins = attempt != self._attempt
         self._late_s = max(self._late_s, sample.late_s)
         self._asked = self._asked or sample.asked
@@ -121,7 +120,7 @@ class TraceWriter:
         written = _encoder.encode(line) + b"\n"
         self._attempt, self._look, self._late_s, self._asked = attempt, look, 0.0, False
         stride = min(LONGEST_STRIDE, 1 + len(written) // STRIDE_BYTES)
-        # A tenth early counts as due: polls jitter, and quick looks come a hundred times as often.
+        # A tenth early counts as due: polls jitter, and quick ones come a hundred times as often.
         self._due = sample.at + (stride - 0.1) * self._poll_s
         return written
 
@@ -167,7 +166,7 @@ def _values(of: object, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def decode_line(line: bytes) -> TraceLine | None:
-    """The look; None for what is no line of ours."""
+    """The sample; None for a line of another format."""
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -175,7 +174,7 @@ def decode_line(line: bytes) -> TraceLine | None:
 
 
 def sample_of(line: TraceLine) -> Sample:
-    """The look as the detector sees it. Processes that are not judged have no pid."""
+    """The sample as the detector sees it. Processes that are not judged have no pid."""
     others: list[MemberSample] = []
     for role, state, count in line.others:
         others += [MemberSample(member=Member(pid=0, start=0, role=role), state=state)] * count

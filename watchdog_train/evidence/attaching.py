@@ -24,10 +24,9 @@ _TWICE_CAP = 24
 """Processes that get a second dump; a difference proves life."""
 _NATIVE_CAP = {"look": 1, "full": 4}
 _DEVICE_CAP = 64
-"""Ranks whose native stacks are read where they may wait for their GPUs."""
 _NATIVE_S = 4.0
 _LATELY_S = 10.0
-"""A process that made progress since then may make steps: it is not stopped for native frames."""
+"""A process with progress since then may make steps: it is not stopped for native frames."""
 _OUTPUT_CAP_BYTES = 8 << 20
 _SIGCONT = 18  # of Linux: only there can py-spy leave a process stopped
 _UNDO_S = 0.2
@@ -35,8 +34,6 @@ _UNDO_POLL_S = 0.01
 
 
 class Attaching:
-    """The dumps by tools of one collection."""
-
     def __init__(
         self,
         request: EvidenceRequest,
@@ -61,7 +58,7 @@ class Attaching:
     def dump(self, targets: Sequence[Target], *, nonblocking: bool) -> None:
         """Python stacks by py-spy; a process that was stopped before is read, not attached to.
 
-        What failed for a reason that may be over is tried once more, without stopping it.
+        A dump that failed for a passing reason is tried once more, without stopping the process.
         """
         failed = self._dump(targets, lambda target: nonblocking or target.was_held)
         self._dump(failed, lambda _: True)
@@ -83,7 +80,6 @@ class Attaching:
         return again
 
     def dump_twice(self, targets: Sequence[Target]) -> None:
-        """A second dump of ranks and workers: what moved is alive."""
         wanted = [t for t in targets if t.known.how == "py-spy" and ORDER[t.member.role] <= 2]
         asks = {t.pid for t in wanted if locks.waits_for_lock_file(t.known.threads)}
         jobs = [
@@ -143,7 +139,6 @@ class Attaching:
     def _run(
         self, jobs: Sequence[Job]
     ) -> Iterator[tuple[Target, tuple[ThreadStack, ...] | None, Finished]]:
-        """Each with its stacks, where it gave some."""
         self._touched.update(job.pid for job in jobs)
         for finished in run_all(
             jobs,
@@ -161,7 +156,7 @@ class Attaching:
             self._draft.changed()
 
     def _may_attach(self, pid: int) -> str | None:
-        """Asked right before a tool starts; why not, when the process went into the kernel."""
+        """Checked right before a tool starts; the reason, if the process went into the kernel."""
         now, request = look(pid, 0.0), self._request
         lately_s = 0.0 if request.kill_follows else _LATELY_S
         if pid in self._stopping and self._by_pid[pid].makes_steps(request.slot_dir, lately_s):

@@ -47,8 +47,6 @@ _T = TypeVar("_T")
 
 
 class BundleMachine(Value):
-    """One of several machines of a bundle."""
-
     name: str
     """As its folder; empty: the leader's."""
     hostname: str
@@ -56,13 +54,10 @@ class BundleMachine(Value):
 
 
 class Bundle(Value):
-    """A whole bundle."""
-
     verdict: BundleVerdict
     explanation: Explanation | None
     evidence: Evidence
     machines: tuple[BundleMachine, ...] = ()
-    """Machines of the job with evidence, where there are several."""
 
 
 def stack_name(process: ProcessEvidence) -> str:
@@ -92,13 +87,12 @@ def write_staged(staging: Path, bundle: Bundle, host: Mapping[str, Any] | None =
     from watchdog_train.remedies.catalogue import remedy_words
 
     text = summary(bundle.verdict, bundle.explanation, bundle.evidence, remedy_words=remedy_words())
-    # Our own Markdown, and the words of a training in it without HTML and links.
+    # wtrain's Markdown, with the training's words free of HTML and links.
     told = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("](", "]\\(")
     write_text(staging / SUMMARY_FILE, told)
 
 
 def write_stacks(staging: Path, process: ProcessEvidence) -> None:
-    """The stacks of one process, for programs and for people."""
     folder = staging / STACKS_FOLDER
     make_folder(folder)
     name = stack_name(process)
@@ -116,7 +110,7 @@ def write_verdict(staging: Path, verdict: BundleVerdict, evidence: Evidence) -> 
 
 
 def write_recorders(staging: Path, dumps: Mapping[int, Any]) -> None:
-    """What torch's Flight Recorder held in each rank, trimmed, by rank."""
+    """The Flight Recorder of torch in each rank, trimmed, by rank."""
     folder = staging / RECORDER_FOLDER
     for rank, data in dumps.items():
         make_folder(folder)
@@ -129,7 +123,6 @@ def result_of(
     explanation: Explanation | None = None,
     device: DeviceLook | None = None,
 ) -> EvidenceResult:
-    """The answer to the supervisor; the bundle is in this folder."""
     return EvidenceResult(
         stall_id=verdict.id,
         dir=folder,
@@ -145,7 +138,7 @@ def result_of(
 
 
 def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
-    """Copies the staged files to the run directory; on an error they stay and `problem` says so."""
+    """Copy the staged files to the run directory; on an error they stay, with `problem` set."""
     try:
         _copy(staging, out)
         write_json(out / RESULT_FILE, result)
@@ -164,7 +157,7 @@ def publish(staging: Path, out: Path, result: EvidenceResult) -> EvidenceResult:
 
 
 def bring_home(staging: Path, out: Path) -> bool:
-    """Copies a bundle that publish() had to leave, once there is room; whether all was copied."""
+    """Copy a bundle that publish() had to leave, once there is room; whether all was copied."""
     try:
         _copy(staging, out)
     except OSError:
@@ -184,7 +177,7 @@ def _copy(staging: Path, out: Path) -> None:
 
 
 def read_bundle(folder: Path) -> Bundle | None:
-    """A bundle from its folder, without its logs; None when it has no readable verdict.
+    """A bundle from its folder, without its logs; None without a readable verdict.
 
     Tolerates missing files.
     """
@@ -201,7 +194,6 @@ def read_bundle(folder: Path) -> Bundle | None:
 
 
 def read_logs(folder: Path) -> tuple[LogText, ...]:
-    """The logs of a bundle, from their file."""
     content = read_regular(str(folder / LOG_FILE), _READ_CAP)
     logs: list[tuple[str, list[str]]] = []
     for line in (content[0] if content is not None else b"").decode("utf-8", "replace").split("\n"):
@@ -241,6 +233,5 @@ def bundle_folders(stalls: Path) -> tuple[Path, ...]:
 
 
 def bundles_in(stalls: Path) -> tuple[tuple[Path, Bundle], ...]:
-    """All bundles that can be read, oldest first."""
     read = ((path, read_bundle(path)) for path in bundle_folders(stalls))
     return tuple((path, bundle) for path, bundle in read if bundle is not None)

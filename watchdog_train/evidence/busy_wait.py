@@ -23,14 +23,14 @@ from watchdog_train.core.model.waits import Running
 from watchdog_train.explain.waits import deciding_thread, is_ticker, kernel_wait
 
 _ONE_THREAD = 1.2
-"""Of a core: with more a second thread works."""
+"""Of a core: above this a second thread works."""
 _ASKS = frozenset({
     "acquire", "cancelled", "done", "empty", "exists", "full", "get_nowait", "is_alive",
     "is_completed", "is_dir", "is_file", "is_set", "isdir", "isfile", "len", "lexists", "locked",
     "put_nowait", "qsize", "sched_yield", "sleep",
 })  # fmt: skip
-"""Calls that change nothing, whoever's they are. Not those that do work for the caller, such as
-MPI's Test(), nor the clock: a loop with a time limit ends by itself."""
+"""Calls that change nothing. Not those that do work for the caller, such as MPI's Test(), nor the
+clock: a loop with a time limit ends without help."""
 _PARTS = (
     ast.While, ast.If, ast.Try, ast.ExceptHandler, ast.Expr, ast.Assign, ast.Pass, ast.Continue,
     ast.Break, ast.Return, ast.Call, ast.Name, ast.Attribute, ast.Constant, ast.BoolOp,
@@ -40,7 +40,7 @@ _PARTS = (
 
 
 def waiting_loop(tree: ast.Module, function: str, line: int) -> int | None:
-    """First line of the `while` that only asks, if `line` of this function is in one."""
+    """First line of the `while` that only polls, if `line` of this function is in one."""
     loop: ast.AST | None = None
     inside = "<module>"
     for node in ast.walk(tree):  # outer nodes first
@@ -62,11 +62,11 @@ def _only_asks(node: ast.AST) -> bool:
 
 
 def asks_at(process: ProcessEvidence, parse: Callable[[str], ast.Module | None]) -> Place | None:
-    """The loop of its deciding thread, where no other thread of the process does anything."""
+    """The loop of its deciding thread, if no other thread of the process does anything."""
     thread, share = deciding_thread(process), process.cpu_share
     if thread is None or share is None or share > _ONE_THREAD:
         return None
-    # What others starve of CPU time is still seen to want some.
+    # Processes starved of CPU time still show that they want some.
     if share < FLAT_CPU_SHARE and not isinstance(kernel_wait(process, thread), Running):
         return None
     # A handler of a signal may end the loop, and a thread that was not seen may work.
@@ -85,13 +85,12 @@ def asks_at(process: ProcessEvidence, parse: Callable[[str], ast.Module | None])
 
 
 def _of_python(frame: Frame) -> bool:
-    """A part of Python itself, and not of the training or a library."""
     name = frame.short.removeprefix("<frozen ").rstrip(">").partition("/")[0].removesuffix(".py")
     return not frame.native and is_library(frame) and name in sys.stdlib_module_names
 
 
 def _waits(process: ProcessEvidence, tid: int, *, but: ThreadStack) -> bool:
-    """Whether a thread is the deciding one, or one that waits and is known to."""
+    """Whether a thread is the deciding one, or one that is known to wait."""
     fact = process.thread_waits[tid]
     stack = next((one for one in process.threads if one.os_id == tid), None)
     if stack is but or fact.is_ticker:

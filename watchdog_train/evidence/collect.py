@@ -72,7 +72,7 @@ def collect(
     find_pyspy: Callable[[], str | None] = pyspy.find,
     system: ProcessSystem | None = None,
 ) -> EvidenceResult:
-    """Runs one collection and writes what its mode asks for.
+    """Run one collection and write what its mode asks for.
 
     Raises:
         OSError: nothing can be written, neither to the run directory nor to the staging folder.
@@ -90,7 +90,7 @@ def collect(
 
 
 class CutShortError(Exception):
-    """SIGTERM: the caller wants the evidence that there is, now."""
+    """SIGTERM: the caller wants the evidence collected so far, now."""
 
 
 def _cut_short(_number: int, _frame: object) -> None:
@@ -148,7 +148,6 @@ class _Collection:
         )
 
     def run(self) -> None:
-        """Everything that touches processes."""
         self.recorders.first_look()
         for target in self.targets:
             target.read_facts(self.request.slot_dir)
@@ -156,7 +155,7 @@ class _Collection:
         if self.request.mode == "look":
             self.attaching.dump(self._eligible(), nonblocking=True)
         pause = self.started + _APART_S - time.monotonic()
-        # After a crash no process may be left to compare, and the next attempt waits for us.
+        # After a crash no process may be left to compare, and the next attempt waits.
         if pause > 0 and any(target.is_alive for target in self.targets):
             time.sleep(min(pause, max(0.0, self.until - time.monotonic())))
         reader = thread_reader()
@@ -191,7 +190,7 @@ class _Collection:
         return found
 
     def _without_stacks(self) -> list[Target]:
-        """Python processes without stacks that can be asked from inside."""
+        """Python processes without stacks that can write them themselves."""
         return [
             target
             for target in self.targets
@@ -202,11 +201,11 @@ class _Collection:
         ]
 
     def ask_from_inside(self) -> None:
-        """Where no tool could: the process writes its stacks itself.
+        """If no tool could: the process writes its stacks itself.
 
         Its pulse thread holds the interpreter lock meanwhile, so no frame changes while it is read.
-        The handler of a signal holds no lock: beside threads that run it can read a frame that is
-        gone, and end the process with SIGSEGV (seen after 2 to 616 signals).
+        The handler of a signal holds no lock: beside threads that run it can read a freed frame and
+        end the process with SIGSEGV (seen after 2 to 616 signals).
         """
         slot_dir = self.request.slot_dir
         if slot_dir is None:
@@ -230,7 +229,6 @@ class _Collection:
         self._hear(handlers, "fault handler", from_inside.HANDLER_ANSWERS_S)
 
     def _hear(self, asked: list[from_inside.Asked], how: How, answers_s: float) -> None:
-        """Takes the answers that came in time."""
         from_inside.wait_for(asked, min(self.until, time.monotonic() + answers_s))
         who = "pulse thread" if how == "control page" else how
         for one in asked:
@@ -248,7 +246,6 @@ class _Collection:
             target.take(threads, how)
 
     def close(self) -> EvidenceResult:
-        """Diagnosis, files, result."""
         request = self.request
         recorded, collectives = ((), ()) if self.cut_short else self.recorders.last_look()
         for pid in self.recorders.silent:
@@ -388,7 +385,7 @@ class _Collection:
         return (*found, LogText(source="NVML", lines=told)) if told else found
 
     def _world_size(self) -> int | None:
-        """As the ranks' environment or slots have it; on several nodes not all of them are here."""
+        """From the ranks' environment or slots; on several nodes not all of them are here."""
         sizes = (t.known.environment.get("WORLD_SIZE", "") for t in self.targets)
         named = [int(size) for size in sizes if size.isdigit() and len(size) < 7]
         return max([*named, *(t.world_size for t in self.targets)], default=0) or None
@@ -405,7 +402,6 @@ class _Collection:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the collection that a request file asks for."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if len(arguments) != 1:
         print("usage: python -m watchdog_train.evidence.collect REQUEST.json", file=sys.stderr)

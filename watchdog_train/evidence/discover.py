@@ -70,9 +70,9 @@ def living_members(state: State, system: ProcessSystem) -> tuple[Member, ...]:
 
 
 def slot_dir_of(system: ProcessSystem, members: Iterable[Member]) -> Path | None:
-    """Where these processes have their slots, if one of them is a training of a run of ours.
+    """The processes' slot directory, if one of them is a training of a run of this user.
 
-    Then they can be asked from inside, too. Only a directory of this user is believed.
+    Then they can write their stacks themselves. Another user's directory is not trusted.
     """
     for member in members:
         named = (system.environment(member.pid, (ENV_SLOT_DIR,)) or {}).get(ENV_SLOT_DIR)
@@ -122,7 +122,7 @@ def _with_launchers(members: list[Member], rows: Mapping[int, ProcessRow]) -> li
 
 
 def _numbered(members: list[Member]) -> tuple[Member, ...]:
-    """Worker ids in the order of birth, rank 0 where there is only one rank without a number."""
+    """Worker ids in the order of birth; rank 0 for a single rank without a number."""
     ranks = [member for member in members if member.role == "rank"]
     single = len(ranks) == 1 and ranks[0].rank is None
     counts: dict[int, int] = {}

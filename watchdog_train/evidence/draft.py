@@ -21,15 +21,13 @@ from watchdog_train.evidence.request import PARTIAL_FILE, EvidenceRequest
 from watchdog_train.evidence.targets import Target
 
 _EVERY_S = 0.5
-"""Between two versions, while tools come back one after the other, so that it costs little."""
+"""Seconds between two versions, while tools return one after the other, to keep the cost low."""
 _PAUSE_PER_COST = 10.0
-"""Processor time that a version took, times this: with many processes it must stay a small part."""
+"""Pause per processor time of a version: with many processes drafts must stay a small part."""
 CUT_SHORT = "the collector was ended before it was done: this is what it had by then"
 
 
 class Draft:
-    """Written again and again during the collection."""
-
     def __init__(self, request: EvidenceRequest, targets: Sequence[Target], started: float) -> None:
         """`started`: monotonic seconds."""
         self._request = request
@@ -43,16 +41,14 @@ class Draft:
         """Why it cannot be written; None: it can."""
 
     def changed(self) -> None:
-        """There is new evidence, to be written once the last version is old enough."""
+        """New evidence, to be written once the last version is old enough."""
         self._changed = True
 
     def keep(self) -> None:
-        """Writes a new version, if it is time for one."""
         if self._changed and time.monotonic() >= self._next:
             self.keep_now()
 
     def keep_now(self) -> None:
-        """Writes a new version."""
         if self.problem is not None:
             return
         began_s = time.process_time()

@@ -45,7 +45,6 @@ def dumps(text: str) -> tuple[ProcessEvidence, ...]:
 
 
 def _read(lines: Sequence[Line]) -> list[tuple[_Head, _Threads]]:
-    """Of the lines of one printer."""
     found: list[tuple[_Head, _Threads]] = []
     process: _Head = None
     inside = False
@@ -115,9 +114,9 @@ def _stack(head: _Head, frames: Sequence[Frame]) -> ThreadStack:
 def with_main(
     threads: Sequence[ThreadStack], pid: int | None, *, oldest_last: bool = False
 ) -> tuple[ThreadStack, ...]:
-    """The threads with the main one marked, by its name, its id, or what is at its bottom.
+    """The threads with the main one marked, by its name, its id, or its outermost frame.
 
-    In another pid namespace neither name nor id tell it.
+    In another pid namespace names and ids differ.
     """
     signs = [_sign_of_main(one, pid) for one in threads]
     main = signs.index(min(signs)) if min(signs, default=3) < 3 else None

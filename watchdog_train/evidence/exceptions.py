@@ -23,7 +23,7 @@ _TIMES, _TRACEBACK = ".times", b"Traceback (most recent call last)"
 _FRAME = b'  File "'
 """A SyntaxError of the script itself is printed without the line above."""
 RECENT_S = 10.0
-"""Before the last progress: batches that were ready are used up after what made them has failed."""
+"""Before the last progress: batches that were ready are used up after their source has failed."""
 _FILES_CAP = 256
 _FILE_BYTES = 512 << 10
 
@@ -45,10 +45,10 @@ class Told(Value):
     thread: str = ""
     at: float = 0.0
     quoted_at: int = 0
-    """Where the message begins to quote a traceback; 0: nowhere."""
+    """Index of a quoted traceback in the message; 0: none."""
     saving: str = ""
     stays: Stays | None = None
-    """Set where the process did not exit after it."""
+    """Set if the process did not exit after it."""
 
 
 def of_hooks(
@@ -58,7 +58,7 @@ def of_hooks(
     progress_at: float | None = None,
     tree: Callable[[str], ast.Module | None] = lambda _path: None,
 ) -> tuple[tuple[ProcessEvidence, ...], tuple[ExceptionFact, ...]]:
-    """The processes with what each has raised, and what others of the attempt have, oldest first.
+    """The processes with their exceptions, and the exceptions of others, oldest first.
 
     A process that ended between two polls is in no list. `progress_at`: Unix seconds.
     """
@@ -90,7 +90,7 @@ def of_hooks(
 def _counts(
     stays: Stays | None, process: ProcessEvidence, tree: Callable[[str], ast.Module | None]
 ) -> bool:
-    """Whether the exception has ended its script, or will once the block that cleans up is left."""
+    """Whether the exception has ended its script, or will after the cleanup block."""
     if stays is None or not stays.line:
         return True
     main = process.main
@@ -154,7 +154,7 @@ def _fact(pid: int, told: Told, rank: int | None) -> ExceptionFact | None:
 
 
 def of_elastic(attempt_dir: str | None) -> ExceptionFact | None:
-    """Of the rank that failed first, where its main function has torch elastic's `record`."""
+    """Of the rank that failed first, if its main function has torch elastic's `record`."""
     if attempt_dir is None:
         return None
     content = read_regular(Path(attempt_dir, layout.ELASTIC_ERROR), _FILE_BYTES)
@@ -166,7 +166,7 @@ def of_elastic(attempt_dir: str | None) -> ExceptionFact | None:
 
 
 def of_output(paths: Iterable[str], progressed_at: float | None) -> tuple[ExceptionFact, ...]:
-    """What was printed after the last progress or shortly before it, oldest first.
+    """Exceptions printed after the last progress or shortly before it, oldest first.
 
     Without the time of that progress: the last of each file.
     """

@@ -29,8 +29,6 @@ _POLL_S = 0.01
 
 
 class Asked:
-    """One process that was asked to write its stacks, and their file."""
-
     def __init__(self, slot_dir: str, who: ProcessId) -> None:
         self.who = who
         self.request: int | None = None
@@ -51,7 +49,7 @@ class Asked:
         return whole
 
     def text(self) -> str | None:
-        """What was written since it was asked; None when nothing was."""
+        """Text written since the request; None without any."""
         old_bytes = self._old_bytes
         try:
             with open(self._path, "rb") as file:
@@ -64,7 +62,7 @@ class Asked:
 
 
 def slot_words(slot_dir: str | None, who: ProcessId) -> tuple[int, ...] | None:
-    """The words of the slot of this very process; None when it has none that can be read."""
+    """The words of this process's slot; None without a readable one."""
     if slot_dir is None:
         return None
     path = os.path.join(slot_dir, f"{who.pid}{layout.SLOT_SUFFIX}")
@@ -79,7 +77,7 @@ def slot_words(slot_dir: str | None, who: ProcessId) -> tuple[int, ...] | None:
 
 
 def ask_by_signal(system: ProcessSystem, slot_dir: str, who: ProcessId) -> Asked | str:
-    """Sends the signal that the client registered; why not, in words."""
+    """Send the signal that the client registered; the reason if that failed."""
     words = slot_words(slot_dir, who)
     number = words[layout.W_FAULT_HANDLER] if words is not None else 0
     if not 0 < number < 128:

@@ -19,16 +19,16 @@ _OF_THE_CODE = re.compile(
     r"\bCUDA\b|NCCL|KeyboardInterrupt",
 )
 _LEAST_BYTES = 64 << 10
-"""Less than this is full for any checkpoint, also where no earlier one tells its size."""
+"""Less than this is full for any checkpoint, also without an earlier one to compare."""
 
 
 def full_disk(fact: ExceptionFact, last: SaveRecord | None, folder: str) -> FullDisk | None:
-    """What the file system lacked; None where the exception has nothing to do with that.
+    """The missing space of the file system; None if the exception has another reason.
 
     Args:
         fact: what the process raised.
         last: the save before, which has succeeded.
-        folder: where it may have been meant to write otherwise.
+        folder: the likely target if it is not in the message.
     """
     said = " ".join((fact.type, fact.message, *(one.message for one in fact.chain)))
     quota, full = _SAYS_QUOTA.search(said), _SAYS_FULL.search(said)
@@ -62,7 +62,7 @@ def _lacking(path: str, need: int | None) -> FullDisk | None:
     free = status.f_bavail * status.f_frsize
     if status.f_files and not status.f_favail:
         return FullDisk(path=path, lacks="inodes")
-    # What a save has left half-written was room for it.
+    # A half-written save was room for it.
     if status.f_blocks and free < _LEAST_BYTES:
         return FullDisk(path=path, lacks="bytes", free_bytes=free)
     if status.f_blocks and free + written < (need or 0):

@@ -13,7 +13,7 @@ from watchdog_train.system.cgroup import oom_kills
 
 
 def collect(paths: Sequence[str], oom_kills_before: int | None) -> tuple[HostFacts, dict[str, Any]]:
-    """What rules may ask, and everything for host.json. `paths`: whose disks to look at."""
+    """Facts for rules, and everything for host.json. `paths`: places whose disks are read."""
     memory = _memory()
     kills = oom_kills()
     since_start = kills is not None and oom_kills_before is not None

@@ -47,19 +47,16 @@ _CONSEQUENCE = re.compile(
     r"Some NCCL operations have failed|Worker exited prematurely|exited unexpectedly|"
     r"root cause|previous error|error above"
 )
-"""What a process raises because another one has failed."""
+"""Exceptions that a process raises because another one has failed."""
 _INTERRUPTS = ("KeyboardInterrupt", "SignalException", "SystemExit")
 _INTERRUPTED = 7
 
 
 class Inputs(Value):
-    """All that was given, as one."""
-
     evidence: Evidence
     failures: tuple[Failure, ...]
-    """The cause first, then what may have followed from it."""
+    """The cause first, then possible consequences."""
     read: tuple[str, ...]
-    """Names of the files and bundles."""
 
 
 def read_inputs(paths: Sequence[str]) -> Inputs:
@@ -115,7 +112,7 @@ def _contents(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 class Texts:
-    """Joins what several files say of each process; a pid below zero is unknown."""
+    """Join what several files have on each process; a pid below zero is unknown."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
@@ -239,7 +236,7 @@ def _searched(text: str) -> tuple[str, ...]:
 
 
 def _weight(failure: Failure) -> int:
-    """The least is the likeliest cause of the others."""
+    """The smallest is the likeliest cause of the others."""
     fact = failure.fact
     if fact.type.rpartition(".")[2] in _INTERRUPTS:
         return _INTERRUPTED
@@ -256,7 +253,8 @@ def _weight(failure: Failure) -> int:
 def cause_first(groups: Sequence[Sequence[Failure]]) -> tuple[Failure, ...]:
     """The likeliest cause, of several the first in time; then the others.
 
-    What one process prints last has ended it; of several without a prefix the first one counts.
+    The last exception that a process prints has ended it; of several without a prefix the first
+    one counts.
     """
     every = [one for group in groups for one in group]
     launched = any(is_wrapper(one.fact) or "Process" in one.fact.thread for one in every)

@@ -19,7 +19,7 @@ GROUP = "watchdog_train.families"
 
 
 def all_families() -> tuple[tuple[Family, ...], list[str]]:
-    """Ours and those of other packages; and the warnings, to which a failing family adds."""
+    """Families of wtrain and other packages; and the warnings, to which a failing one adds."""
     plugins = Plugins(GROUP, "families")
     families = [*known_families()]
     for package, module, _ in plugins.load():
@@ -29,13 +29,12 @@ def all_families() -> tuple[tuple[Family, ...], list[str]]:
 
 
 def _top(one: Family) -> str:
-    """The top module that has declared it."""
     function = one.of_process or one.of_job or one.of_message
     return function.__module__.partition(".")[0] if function is not None else ""
 
 
 def _guarded(one: Family, package: str, plugins: Plugins) -> Family:
-    """The same, where each of its functions says nothing once it has failed."""
+    """The same family, whose functions return nothing once one has failed."""
 
     def guarded(function: Any, otherwise: int | None) -> Any:
         @functools.wraps(function)

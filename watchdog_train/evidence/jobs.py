@@ -19,20 +19,16 @@ from watchdog_train.system.protocol import OUR_TOOL
 
 _POLL_S = 0.004
 _REAP_S = 0.5
-"""A killed tool that still exists after this hangs in the kernel; it is left."""
+"""Seconds. A killed tool that still exists after this hangs in the kernel; it is left."""
 
 
 class Job(Value):
-    """One tool to run on one process."""
-
     pid: int
     argv: tuple[str, ...]
     timeout_s: float
 
 
 class Finished(Value):
-    """The result of a job."""
-
     job: Job
     code: int | None
     """None: it was killed at its deadline, or never started."""
@@ -63,11 +59,11 @@ def run_all(
     still_safe: Callable[[int], str | None],
     meanwhile: Callable[[], None],
 ) -> Iterator[Finished]:
-    """Runs the jobs in order, `parallel` at a time, and none beyond `until` (monotonic).
+    """Run the jobs in order, `parallel` at a time, and none beyond `until` (monotonic).
 
-    Each is told when it has ended. `after(pid)` is called when a tool has left a process, however
-    it ended. `still_safe(pid)` is asked right before a tool starts, and gives the reason why it
-    must not. `meanwhile` is called while tools run. Whoever stops listening ends those that do.
+    Each gets its result at its end. `after(pid)` is called when a tool has left a process, however
+    it ended. `still_safe(pid)` is called right before a tool starts, and returns the reason if it
+    must not. `meanwhile` is called while tools run. Closing the iterator kills running tools.
     """
     waiting = deque(jobs)
     running: list[_Running] = []
@@ -106,7 +102,7 @@ def run_all(
 def _start(job: Job, directory: str) -> _Running | Finished:
     with contextlib.ExitStack() as stack:
         try:
-            # In our own process group: a kill of the group kills the tool, too.
+            # In the collector's process group: a kill of the group kills the tool, too.
             out = stack.enter_context(tempfile.TemporaryFile(dir=directory))
             err = stack.enter_context(tempfile.TemporaryFile(dir=directory))
             process = subprocess.Popen(

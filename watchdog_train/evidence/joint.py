@@ -23,7 +23,6 @@ from watchdog_train.trusted_files import open_read
 
 
 def answer(request: JointRequest) -> JointAnswer:
-    """The diagnosis, or why there is none."""
     read = ((path, read_bundle(Path(path))) for path in request.bundles)
     found = {
         path: msgspec.structs.replace(bundle.evidence, logs=read_logs(Path(path)))
@@ -46,7 +45,6 @@ def answer(request: JointRequest) -> JointAnswer:
 
 
 def main() -> int:
-    """Answers the request in the file that is named."""
     with open_read(sys.argv[1]) as file:
         request = msgspec.json.decode(file.read(), type=JointRequest)
     write_json(Path(request.out), answer(request))

@@ -99,7 +99,7 @@ def _line(record: bytes, since: float) -> str | None:
 
 
 def evidence(lines: Iterable[str], pids: Collection[int], *, uses_gpu: bool) -> tuple[LogText, ...]:
-    """Those lines that are about this training: they name a process of it, or its GPU or server."""
+    """Lines about this training: they name one of its processes, its GPU or its server."""
     kept: list[str] = []
     silent: dict[str, str] = {}
     for line in lines:

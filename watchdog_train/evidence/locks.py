@@ -26,7 +26,7 @@ def waits_for_lock_file(threads: tuple[ThreadStack, ...]) -> bool:
 
 
 def asks(frame: Frame) -> bool:
-    """Whether a library of file locks asks for one in this function."""
+    """Whether a library of file locks polls for one in this function."""
     return frame_matches(_WAITING, frame)
 
 

@@ -15,13 +15,13 @@ TAIL_LINES = 500
 """A bundle is often read hours later, without the terminal."""
 LINE_CAP = 2000
 _READ_CAP = 4 * LINE_CAP
-"""A secret that is cut is no more known as one: cut after it is removed."""
+"""A truncated secret is not recognised: remove secrets first, then cut."""
 _KEY_LINES = 60
-"""Before those that are wanted: there a private key may begin."""
+"""Extra lines before the wanted ones: a private key may begin there."""
 
 
 def tail(path: str, lines: int) -> LogText | None:
-    """The last lines of a regular file; None when it cannot be read.
+    """The last lines of a regular file; None if it cannot be read.
 
     A progress bar redraws with carriage returns: each state counts as a line.
     """
@@ -46,11 +46,9 @@ def clean_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def clean_line(line: str) -> str:
-    """One line of it."""
     return clean_lines([line.replace("\n", " ")])[0]
 
 
 def tails(paths: Iterable[str], lines: int) -> tuple[LogText, ...]:
-    """Of several files, those that can be read."""
     found = (tail(path, lines) for path in paths)
     return tuple(log for log in found if log is not None and log.lines)

@@ -20,7 +20,6 @@ _replace = msgspec.structs.replace
 
 
 def machine_folders(folder: Path) -> list[Path]:
-    """Folders of the bundles from the other machines of the job."""
     try:
         return sorted(each for each in (folder / FOLDER).iterdir() if each.is_dir())
     except OSError:
@@ -28,9 +27,9 @@ def machine_folders(folder: Path) -> list[Path]:
 
 
 def read_whole(folder: Path) -> Bundle | None:
-    """A bundle joined with the bundles of the other machines of its job.
+    """A bundle joined with those of the other machines of its job.
 
-    Of a hang the explanation is the one of all of them; a crash has the words of its machine.
+    Of a hang the explanation is the common one; a crash has that of its machine.
     """
     ours = read_bundle(folder)
     read = ((place, read_bundle(place)) for place in machine_folders(folder))
@@ -63,7 +62,6 @@ def read_whole(folder: Path) -> Bundle | None:
 def _on_its_machine(
     found: Explanation, where: Bundle | None, parts: Mapping[Path, Bundle]
 ) -> Explanation:
-    """With the name of the machine, where there are several."""
     names = {one.verdict.hostname for one in parts.values()}
     if found.root is None or where is None or len(names) < 2:
         return found

@@ -16,12 +16,12 @@ from watchdog_train.system import current, proc
 
 ThreadReader = Callable[[int, Iterable[int] | None], tuple[ThreadFact, ...]]
 _RELEASES_NOTHING = frozenset([2, 15, 17, 23, 4, 6, 7, 8, 11, 32, 33])
-"""SIGINT and SIGTERM, which ask to end; SIGCHLD; our SIGURG; faults of the process itself; the C
-library's own two. Numbers of Linux."""
+"""SIGINT and SIGTERM, which ask to exit; SIGCHLD; wtrain's SIGURG; faults of the process itself;
+the C library's own two. Numbers of Linux."""
 
 
 class ProcLook(Value):
-    """One process at one moment. None means that the system would not say."""
+    """One process at one moment. None: the system gives no value."""
 
     pid: int
     start: int
@@ -33,19 +33,17 @@ class ProcLook(Value):
     at: float
     wchan: str | None = None
     traced: bool = False
-    """Another debugger holds it."""
     threads: tuple[ThreadFact, ...] = ()
     handles_signals: tuple[int, ...] | None = None
     """See ProcessEvidence."""
 
     @property
     def stopped(self) -> bool:
-        """Stopped by a signal, frozen with its cgroup, or held by a tracer."""
         return self.state in ("T", "t")
 
 
 def thread_reader() -> ThreadReader | None:
-    """Reads what every thread of a process waits for; None: this system does not say."""
+    """Reads the wait of every thread of a process; None: this system does not show it."""
     if sys.platform != "linux":
         return None
     from watchdog_train.system.waits import WaitReader
@@ -54,7 +52,7 @@ def thread_reader() -> ThreadReader | None:
 
 
 def look(pid: int, now: float, reader: ThreadReader | None = None) -> ProcLook | None:
-    """One look, at each thread where there is a reader; None when there is no such process."""
+    """One sample, of each thread if there is a reader; None without such a process."""
     if not proc.exists(os.getpid()):
         return _portable_look(pid, now)
     found = proc.read_stat(pid)
@@ -87,7 +85,7 @@ def _handled(mask: str | None) -> tuple[int, ...] | None:
 
 
 def settled(first: ProcLook, second: ProcLook) -> tuple[ThreadFact, ...]:
-    """The threads of the second sample with what the first adds."""
+    """The threads of the second sample, with the changes from the first."""
     before = {fact.tid: fact for fact in first.threads}
     passed_s = second.at - first.at
     return tuple(
@@ -119,7 +117,7 @@ def sealed(first: ProcLook, second: ProcLook, helpers: frozenset[int]) -> bool |
     """Whether nothing can wake any thread: proof of a deadlock, not a suspicion.
 
     `helpers` are threads that wait like this in every healthy process: they release no lock of
-    others. A signal's handler may. None where the kernel does not say, or without two samples.
+    others. A signal's handler may. None without kernel data or without two samples.
     """
     if not first.threads or first is second or first.start != second.start:
         return None
@@ -158,7 +156,7 @@ def cpu_share(first: ProcLook, second: ProcLook) -> float | None:
 
 
 def is_python(pid: int) -> bool | None:
-    """Whether an interpreter runs in this process; None when that cannot be read."""
+    """Whether an interpreter runs in this process; None if that cannot be read."""
     executable = os.path.basename(proc.link(pid, "exe") or "").lower()
     if not executable:
         return None

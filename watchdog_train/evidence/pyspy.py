@@ -62,7 +62,7 @@ class _Variable(msgspec.Struct):
     addr: int = 0
 
     def path(self, pid: int) -> str | None:
-        """What it holds, where that is a path: as text, or an object of pathlib."""
+        """Its value, if that is a path: as text, or an object of pathlib."""
         shown = self.repr or ""
         if _PATH_OBJECT.match(shown):
             return proc.path_text(pid, self.addr)
@@ -114,7 +114,7 @@ class _Thread(msgspec.Struct):
 
 
 def find() -> str | None:
-    """The py-spy program: beside our interpreter, in its scripts folder, on PATH, or elsewhere."""
+    """The py-spy program: next to the interpreter, in its scripts folder, on PATH, or elsewhere."""
     name = f"{NAME}.exe" if os.name == "nt" else NAME
     for folder in (os.path.dirname(sys.executable), sysconfig.get_path("scripts")):
         path = os.path.join(folder or "", name)
@@ -124,7 +124,6 @@ def find() -> str | None:
 
 
 def _from_distribution(name: str) -> str | None:
-    """Where `pip install --user` or `--target` put it."""
     from importlib.metadata import PackageNotFoundError, files
 
     with suppress(PackageNotFoundError):
@@ -162,9 +161,9 @@ def reason(finished: Finished) -> str:
 
 
 def may_succeed_later(finished: Finished) -> bool:
-    """Whether it failed at what may be over now: a stack that changed while it was read, an
-    interpreter that was just starting. Not a refusal, not an end, not a time-out, which would
-    cost as much again.
+    """Whether the failure may have passed: a stack that changed while it was read, an interpreter
+    that was just starting. Not a refusal, not an end, not a timeout, which would cost as much
+    again.
     """
     return finished.problem is None and reason(finished) not in (HINT_PTRACE, _GONE)
 
@@ -187,9 +186,9 @@ def dumped(text: str) -> tuple[ProcessEvidence, ...]:
 
 
 def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
-    """Name and value of the one variable that holds a path, in the innermost own frame of a thread.
+    """Name and value of the one path variable in the innermost own frame of a thread.
 
-    None where there is none, or several: which of them matters is not known.
+    None without one, or with several, which cannot be told apart.
     """
     frames = _frames_of(text, pid, tid)
     own = (f for f in frames if not is_library(Frame(function="", file=f.filename, line=0)))
@@ -201,7 +200,7 @@ def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
 
 
 def standing(text: str, pid: int, tid: int) -> str:
-    """The same for a thread with the same Python frames and local variables; else another.
+    """Equal for threads with the same Python frames and local variables.
 
     Objects count by their address and what py-spy shows of them. No text of them leaves.
     """
@@ -211,7 +210,7 @@ def standing(text: str, pid: int, tid: int) -> str:
 
 
 def lock_variable(text: str, pid: int, tid: int) -> str | None:
-    """The path of the lock that a library of file locks asks for, by a variable of its function."""
+    """The path of the lock that a library of file locks polls, by a variable of its function."""
     frames = _frames_of(text, pid, tid)
     held = (one for frame in frames if locks.asks(frame.plain()) for one in frame.locals or ())
     found = (locks.named(one.name, one.repr) or one.path(pid) for one in held)

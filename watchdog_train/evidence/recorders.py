@@ -38,7 +38,7 @@ ANSWER_S = 2.0
 _ANSWER_CAP_BYTES = 16 << 20
 _FILE_CAP_BYTES = 16 << 20
 _FILE_AGE_S = 900.0
-"""A dump of an earlier start of the ranks inside the same attempt says nothing of this one."""
+"""A dump from an earlier start of the ranks inside the same attempt proves nothing."""
 _OPCODES_CAP = 3_000_000
 _HANDLERS = {"cpu": "fr_trace_json", "nccl": "dump_nccl_trace_json"}
 """torch records collectives of the CPU and of NCCL apart, and each recorder has its own handler: of
@@ -48,8 +48,6 @@ _FILE = re.compile(rf"{layout.RECORDER_PREFIX}(?P<rank>\d{{1,6}})\Z")
 
 
 class Recorded(Value):
-    """The dump of one rank."""
-
     pid: int | None
     """None: it is of a file."""
     rank: int
@@ -58,7 +56,7 @@ class Recorded(Value):
 
 
 class Recorders:
-    """Asks the ranks of one collection twice: a group that moves in between is not stuck."""
+    """Reads the ranks' records twice: a group that moves in between is not stuck."""
 
     def __init__(
         self, slot_dir: str | None, attempt_dir: str | None, ranks: dict[int, int]
@@ -78,7 +76,6 @@ class Recorders:
         """Pids whose server did not answer."""
 
     def first_look(self) -> None:
-        """Only the numbers of each rank."""
         self._before = _facts(self._ask(_STATUS_ONLY))
 
     def last_look(self) -> tuple[tuple[Recorded, ...], tuple[CollectiveFact, ...]]:
@@ -109,11 +106,10 @@ def _facts(dumps: Iterable[Recorded]) -> tuple[CollectiveFact, ...]:
 
 
 def fetch(path: str, query: str = "") -> Any | None:
-    """What the recorders of the worker server on this socket hold; None when none answers in time.
+    """The recorders of the worker server on this socket; None without an answer in time.
 
     Returns:
-        One dump; see `core.diagnosis.recorder.joined` for what is in it when both recorders hold
-        something.
+            One dump; see `core.diagnosis.recorder.joined` if both recorders hold something.
     """
     until = time.monotonic() + ANSWER_S
     found: dict[str, Any] = {}

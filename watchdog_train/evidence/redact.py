@@ -171,7 +171,7 @@ _FOLLOWED = ("dir", "where")
 """Fields of answers with the path of a bundle, which the supervisor opens."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
 _LONG_ENOUGH = 8
-"""Characters of a value that may be looked for everywhere: `true` may not."""
+"""Shortest value that is searched for everywhere; not `true`."""
 _NOTHING = re.compile(r"(?!)")
 
 
@@ -187,7 +187,7 @@ _known = _Known()
 
 
 def learn(environment: Mapping[str, str]) -> None:
-    """Remove the values of its secret-looking variables from now on, wherever they occur."""
+    """From now on remove the values of its secret-looking variables wherever they occur."""
     found = set(_known.values)
     for name, value in environment.items():
         if is_secret_name(name) and not os.path.exists(value):
@@ -251,7 +251,6 @@ def _secret_word(part: str) -> str | None:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, an option or a field of this name may hold a secret."""
     return _kind(name) not in (None, "model")
 
 
@@ -344,7 +343,6 @@ def _without_keys(lines: list[str]) -> list[str]:
 
 
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line without the values of secret-looking options."""
     kept: list[str] = []
     before = ""
     for argument in argv:

@@ -30,15 +30,14 @@ class EvidenceRequest(Value):
 
     mode: Literal["look", "full"]
     verdict: BundleVerdict
-    """The decision of the supervisor; the collector adds its findings."""
+    """The supervisor's decision; the collector adds its findings."""
     out_dir: str
-    """Where the bundle belongs; made when missing."""
+    """The bundle's final place; made if missing."""
     staging_dir: str
     """On a local disk or tmpfs, private to this collection; the bundle grows here first, and
     stays here when `out_dir` cannot be written."""
     members: tuple[Member, ...] = ()
     ended: tuple[RankEnd, ...] = ()
-    """Ranks that are not there any more."""
     device: bool = False
     """Native stacks and local variables of all ranks: they may wait for their GPUs."""
     slot_dir: str | None = None
@@ -85,13 +84,12 @@ def _without_secrets(use: GpuUse) -> GpuUse:
 
 
 def read_request(path: Path) -> EvidenceRequest:
-    """The request of a file."""
     with open_read(path) as file:
         return msgspec.json.decode(file.read(), type=EvidenceRequest)
 
 
 def read_result(request: EvidenceRequest) -> EvidenceResult | None:
-    """The answer, from the bundle or, when that could not be written, from the staging folder."""
+    """The answer, from the bundle or, if that could not be written, from the staging folder."""
     found = (_read_result(folder) for folder in (request.out_dir, request.staging_dir))
     return next((result for result in found if result is not None), None)
 
@@ -102,7 +100,7 @@ def read_partial(request: EvidenceRequest) -> EvidenceResult | None:
 
 
 def forget_answers(request: EvidenceRequest) -> None:
-    """Removes what an earlier collection with the same staging folder has left there.
+    """Remove the files of an earlier collection with the same staging folder.
 
     Raises:
         OSError: it cannot be removed.

@@ -19,14 +19,12 @@ _LINE_CAP = 200
 
 
 class SourceReader:
-    """Reads lines of local Python files, each file once."""
-
     def __init__(self) -> None:
         self._files: dict[str, list[bytes]] = {}
         self._network = _network_mounts()
 
     def line(self, path: str, number: int) -> str | None:
-        """Line `number` of the file; None when it is not there or not safe to read."""
+        """Line `number` of the file; None if it is missing or not safe to read."""
         lines = self._lines(path)
         if not 0 < number <= len(lines):
             return None
@@ -34,7 +32,7 @@ class SourceReader:
         return clean_line(text)[:_LINE_CAP] or None
 
     def tree(self, path: str) -> ast.Module | None:
-        """The whole file, parsed; None when it is not there, not safe to read, or no Python."""
+        """The parsed file; None if it is missing, not safe to read, or no Python."""
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return ast.parse(b"\n".join(self._lines(path)))
         return None

@@ -86,15 +86,13 @@ class Target:
         self.learn(why_not=why_not)
 
     def learn(self, **facts: Any) -> None:
-        """Fields of ProcessEvidence."""
         self.known = replace(self.known, **facts)
 
     def may_be_attached(self) -> bool:
-        """Whether a tool may read it now, and if not, `why_not`.
+        """Whether a tool may read it now; if not, `why_not` gets the reason.
 
-        In uninterruptible sleep it would make the tool hang, too.
-
-        Judged by the newest sample: a process that has just read from a disk is out of it again.
+        In uninterruptible sleep it would make the tool hang, too. Judged by the newest sample: a
+        process that has just read from a disk has left that state.
         """
         if self.last is not None and self.last.state == "D":
             self.learn(why_not=in_the_kernel(self.last))
@@ -102,17 +100,14 @@ class Target:
         return self.known.why_not is None
 
     def add_why(self, text: str) -> None:
-        """One more reason why there are no stacks."""
         self.learn(why_not=f"{self.known.why_not or 'no stack'}; {text}")
 
     def note(self, text: str) -> None:
-        """For the reader of evidence.json."""
         if text not in self.known.notes:
             self.learn(notes=(*self.known.notes, text))
 
     @property
     def pid(self) -> int:
-        """Its pid; see `identity`."""
         return self.member.pid
 
     @property
@@ -122,7 +117,6 @@ class Target:
 
     @property
     def last(self) -> process_look.ProcLook | None:
-        """The newest sample."""
         return self.second or self.first
 
     @property
@@ -134,7 +128,7 @@ class Target:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still run, and is not our keeper."""
+        """Whether it can still run, and is not wtrain's keeper."""
         return self.member.role != "keeper" and self.state not in ("Z", "X", None)
 
     @property
@@ -145,7 +139,6 @@ class Target:
 
     @property
     def identity(self) -> ProcessId:
-        """The very process, safe against pid reuse."""
         return ProcessId(self.pid, self.first.start if self.first else self.member.start)
 
     @property
@@ -154,7 +147,6 @@ class Target:
         return self.first is not None and (self.first.stopped or self.first.traced)
 
     def look_again(self, now: float, reader: process_look.ThreadReader | None) -> None:
-        """The second sample, to compare with the first."""
         if self.first is None:
             return
         again = process_look.look(self.pid, now, reader)
@@ -192,11 +184,10 @@ class Target:
         )
 
     def take(self, threads: tuple[ThreadStack, ...], how: How) -> None:
-        """Stores its stacks."""
         self.learn(threads=threads, how=how, why_not=None)
 
     def compare(self, again: tuple[ThreadStack, ...]) -> None:
-        """Another dump: a difference proves life."""
+        """Compare with a second dump: a difference proves life."""
         self.learn(changed=places_at_work(self.known.threads) != places_at_work(again))
 
     @property
@@ -235,19 +226,18 @@ class Target:
         return (used - sum(waits)) / proc.TICKS_S
 
     def cpu_share(self) -> float | None:
-        """Of one core, between the two samples."""
         both = self.first is not None and self.second is not None
         return process_look.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
 
     @property
     def sleeps(self) -> bool:
-        """Whether its deciding thread was asleep, which a variable of its function may explain."""
+        """Whether its deciding thread slept, which a variable of its function may explain."""
         tid = self.deciding_tid
         facts = self.last.threads if self.last is not None else ()
         return any(fact.tid == tid and isinstance(fact.wait, SleepWait) for fact in facts)
 
     def sealed(self) -> bool | None:
-        """See process_look.sealed; helper threads are told by their Python frames."""
+        """See process_look.sealed; helper threads are recognised by their Python frames."""
         if self.first is None or self.second is None:
             return None
         helpers = frozenset(
@@ -258,7 +248,6 @@ class Target:
         return process_look.sealed(self.first, self.second, helpers)
 
     def evidence(self) -> ProcessEvidence:
-        """All facts about it, for a diagnosis."""
         look = self.last
         facts = look.threads if look else ()
         if self.first is not None and self.second is not None:
@@ -281,7 +270,6 @@ class Target:
         )
 
     def row(self) -> CapturedProcess:
-        """As verdict.json lists it."""
         known = self.known
         captured = known.how is not None
         return CapturedProcess(
@@ -297,7 +285,6 @@ class Target:
 
 
 def in_the_kernel(look: process_look.ProcLook) -> str:
-    """Why a process in state D is not touched."""
     where = f" in {look.wchan}" if look.wchan else ""
     return f"in uninterruptible sleep{where}: a debugger would hang with it"
 
@@ -318,7 +305,7 @@ def with_sources(threads: tuple[ThreadStack, ...], line: Any) -> tuple[ThreadSta
 
 
 def read_milestones(slot_dir: str | None, who: ProcessId) -> tuple[Milestone, ...]:
-    """The milestones of this very process; empty when it has written none down."""
+    """The milestones of this very process; empty if it has recorded none."""
     if slot_dir is None:
         return ()
     found = read_regular(os.path.join(slot_dir, f"{who.pid}{layout.NOTE_SUFFIX}"), NOTE_BYTES + 1)

@@ -37,7 +37,6 @@ FRAME = re.compile(
 _BOXED = re.compile(
     r"\s*│ (?P<file>(?:[~/]|[A-Z]:)[^\n]{1,400}?):(?P<line>\d{1,7}) in (?P<name>\S{1,200})\s*│"
 )
-"""A frame as rich prints it."""
 _TREE = re.compile(r"(?m)^ {2,80}[|+](?:-[-+]*(?: 1 -*)?| ?)(?=[ \w]|$)")
 _OTHER_MEMBERS = re.compile(r"(?m)^ {2,80}\+-[-+]* (?:[2-9]|\d\d+) -*$(?:\n {2,80}[|+].*)*")
 """What draws an exception group, and all of its members but the first."""
@@ -49,17 +48,16 @@ _SURELY = re.compile(
     r".*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|NotFound)(?:\(\w+\))?\Z|"
     r".*\.(?:error|timeout)\Z"
 )
-"""Types that are read also where no frame stands before them."""
+"""Types that are read also without a frame before them."""
 _LOGGED = re.compile(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ee]xception)\b[^\n]{0,120}?[\s:|-]"
     r"(?P<type>(?:\w{1,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)): (?P<message>.+)"
 )
-"""In the line of a logger with a level of an error."""
 _WRAPPERS = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|"
     r"(?:Base)?ExceptionGroup|_?RemoteTraceback|CalledProcessError|RayTaskError(?:\(\w+\))?)\Z"
 )
-"""What a launcher or a parent raises because a child of its has failed."""
+"""What a launcher or a parent raises because its child has failed."""
 _IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process (?P<worker>\d{1,6})")
 _OWNER = re.compile(
     r"Exception in thread (?P<thread>[^:\n]{1,100}):|Process (?P<process>[\w:-]{1,60}):\s*\Z|"
@@ -118,12 +116,10 @@ def streams(text: str) -> dict[tuple[int | None, str], list[Line]]:
 
 
 def exceptions(text: str, source: Source) -> tuple[ExceptionFact, ...]:
-    """All that were not caught, in the order of the text."""
     return tuple(each.fact for each in failures(text, source) if each.shown == "traceback")
 
 
 def is_wrapper(fact: ExceptionFact) -> bool:
-    """Whether it only reports that a child process has failed."""
     return _WRAPPERS.match(fact.type) is not None
 
 
@@ -133,8 +129,6 @@ def last_of(found: Iterable[ExceptionFact]) -> ExceptionFact | None:
 
 
 class _Reader:
-    """One printer's lines, in order."""
-
     def __init__(
         self, rank: int | None, printer: str, lines: Sequence[Line], source: Source
     ) -> None:
@@ -267,7 +261,6 @@ def _signal_in(line: str) -> int | None:
 
 
 def _joined(before: ExceptionFact, fact: ExceptionFact, *, original: bool) -> ExceptionFact:
-    """Two links of a chain as one fact."""
     if original:
         in_worker = _IN_WORKER.match(before.message)
         worker = int(in_worker["worker"]) if in_worker else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OBJECTS = (
     "stopped", "terminal", "file", "file_lock", "disk", "sleep", "batch", "tcp", "pipe",
 )  # fmt: skip
-"""Waits whose object is known: only a family that names the wait may explain such a root."""
+"""Waits with a known object: only a family that names the wait may explain such a root."""
 SIGNALS = ("SIGBUS", "SIGKILL")
 """Ends with few causes: only a family that names the signal may explain them."""
 ANY = "any"
@@ -26,18 +26,16 @@ ANY = "any"
 
 
 class Cause(Value, kw_only=False):
-    """What a family says of one suspect."""
-
     certainty: x.Certainty
     says: str = ""
-    """Instead of the family's sentence; {who}, {frame}, {line}, {others} and {orders} are filled
-    in by whoever renders it."""
+    """Instead of the family's sentence; {who}, {frame}, {line}, {others} and {orders} are filled in
+    when it is rendered."""
     remedies: tuple[str, ...] | None = None
     """Instead of the family's."""
     kind: DiagnosisKind | None = None
     """Instead of the family's."""
     rank: int | None = None
-    """Whom a cause of the whole job blames, where it blames a rank."""
+    """The rank that a cause of the complete job blames, if any."""
 
 
 proven = partial(Cause, "proven")
@@ -54,32 +52,33 @@ OfMessage = Callable[["Scene", Cause], Cause]
 
 
 class Family(msgspec.Struct, kw_only=True):
-    """One cause, what may be explained by it, and the functions that recognise it."""
+    """One cause, what it may explain, and the functions that recognise it."""
 
     id: str
     kind: DiagnosisKind
     says: str
     """What is known about such a root; the function's docstring."""
     of: tuple[str, ...] = ()
-    """Waits with a known object, and signals, that it may explain; other roots it always may."""
+    """Waits with a known object, and signals, that it may explain; it may explain all other
+    roots."""
     remedies: tuple[str, ...] = ()
     link: str | None = None
-    """The public thread or source that it is known from."""
+    """The public thread or source that documents it."""
     symptom: bool = False
     """Other processes print it as well, so a line of it does not say who is the root."""
     victims: bool = False
-    """Its function is asked about processes that wait for the root, too."""
+    """Its function also checks processes that wait for the root."""
     of_process: OfProcess | None = None
     of_job: OfJob | None = None
     of_message: OfMessage | None = None
 
     def job(self, function: OfJob) -> OfJob:
-        """Add what recognises it by the job as a whole: records, signals, the machine."""
+        """Add a function that recognises it in the complete job: records, signals, the machine."""
         self.of_job = function
         return function
 
     def message(self, function: OfMessage) -> OfMessage:
-        """Add what else is known where an error message has named it."""
+        """Add what else is known if an error message has named it."""
         self.of_message = function
         return function
 
@@ -91,7 +90,7 @@ REGISTERED: dict[str, Family] = {}
 def held_at_fork(
     process: Captured, says: str = "", remedies: tuple[str, ...] | None = None
 ) -> Cause:
-    """Proven where nobody is left in the process who could wake it, else likely."""
+    """Proven if no other thread of the process can wake it, else likely."""
     return (proven if process.is_cut_off else likely)(says, remedies)
 
 

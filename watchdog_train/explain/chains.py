@@ -26,12 +26,12 @@ _WORLD_CAP = 4096
 _FOR_A_HELPER = (
     w.PipeWait, w.PollWait, w.SharedSemaphoreWait, w.ChildWait, x.QueueWait, x.BatchWait,
 )  # fmt: skip
-"""Waits that a helper which is gone was to end."""
+"""Waits that an exited helper should have ended."""
 _HIDING = (x.StoreWait, w.DeviceWait)
 _HIDES = f"{frame_sets.WAITS_FOR_RANKS} || {frame_sets.SYNCHRONISES}"
 _LIBRARY = re.compile(r"\A(?:nccl|p?mpi_)")
 _OF_SCRIPTS = ("reducedict", "reduceloss", "reducetensor", "reduceval", "reducemean", "average")
-"""What many a script calls its own function around an all-reduce."""
+"""Names that many scripts give their own function around an all-reduce."""
 
 Standing = Literal[
     "alone", "different-operations", "partly-named", "different-places", "some-left", "same", "none"
@@ -39,25 +39,20 @@ Standing = Literal[
 
 
 class _Node(msgspec.Struct, kw_only=True):
-    """A process by its deciding thread, or another thread of one."""
-
     process: ProcessEvidence
     thread: ThreadStack | None
     doing: x.Doing
     idle: bool
     inner: bool = False
-    """A thread other than the deciding one."""
     died: ExceptionFact | None = None
-    """What ended the only thread that could have ended this wait."""
+    """The exception that ended the only thread that could have ended this wait."""
 
     @property
     def who(self) -> x.Who:
-        """Its process."""
         return self.process.who
 
     @property
     def has_vanished(self) -> bool:
-        """A helper that is gone."""
         return self.process.ended is not None and self.process.ended.end.helper is not None
 
 
@@ -142,14 +137,14 @@ class Chains:
         return node.process.role == "rank" and not node.inner
 
     def _waits_alone(self, node: _Node) -> bool:
-        """Whether it waits to be told something, in a process where no other thread works."""
+        """Whether it waits for a message, in a process where no other thread works."""
         told = isinstance(node.doing, x.QueueWait) or (
             isinstance(node.doing, x.PythonLockWait) and node.doing.kind in ("event", "condition")
         )
         return told and node.process.sealed is True and not of_thread.working_threads(node.process)
 
     def _first_bad_ends(self) -> tuple[int, ...]:
-        """Whose end came first among those that failed; several where their order is not known."""
+        """The ends that failed first; several if their order is not known."""
         found = []
         for process, end in first_failures(self.evidence.processes, self.evidence.logs):
             at = self._by_pid.get(process.identity)
@@ -162,7 +157,7 @@ class Chains:
 
     # -- ranks ----------------------------------------------------------------------------------
     def _with_ranks(self, at: int) -> x.Doing:
-        """The same wait, with the ranks that have not come and those that are elsewhere."""
+        """The same wait, with missing ranks and those in another operation."""
         node = self.nodes[at]
         if not isinstance(node.doing, (x.CollectiveWait, x.StoreWait)):
             return node.doing
@@ -184,7 +179,7 @@ class Chains:
         )
 
     def _is_away(self, at: int) -> bool:
-        """In nothing that waits for other ranks, as far as it was seen."""
+        """It does not wait for other ranks, as far as known."""
         doing = self.nodes[at].doing
         if isinstance(doing, (x.CollectiveWait, *_HIDING)):
             return False
@@ -199,7 +194,7 @@ class Chains:
         return self.nodes[at].process.rank
 
     def unseen(self) -> tuple[int, ...]:
-        """Ranks of the job of which there is neither a stack nor an end."""
+        """Ranks of the job with neither a stack nor an end."""
         size = min(self.evidence.world_size or 0, _WORLD_CAP)
         known = {self._rank(n) for n in self.ranks if not self._is_blind(n)}
         return tuple(sorted(set(range(size)) - known))
@@ -220,9 +215,9 @@ class Chains:
         return several and [count > 1 for count in open_ones if count > 0] == [True]
 
     def standing(self) -> tuple[Standing, frozenset[tuple[int, int]]]:
-        """How the ranks compare, and who is in no collective while others wait in one.
+        """How the ranks compare, and which are in no collective while others wait in one.
 
-        The majority is the victim. Groups of similar size are not forced into one culprit.
+        The majority is the victim. Groups of similar size have no forced culprit.
         """
         gone = {at for at in self.ranks if self.nodes[at].process.state in ("Z", "X")}
         ranks = [at for at in self.ranks if any(t.frames for t in self.nodes[at].process.threads)]
@@ -246,7 +241,7 @@ class Chains:
         return standing, frozenset()
 
     def _collective(self, at: int) -> tuple[str, object] | None:
-        """Operation and caller of the collective that a rank is in; empty where one is hidden."""
+        """Operation and caller of a rank's collective; empty if it is hidden."""
         nodes = [self.nodes[n] for n in (at, *self._inner.get(at, ()))]
         for node in nodes:
             if isinstance(node.doing, x.CollectiveWait) and node.doing.op:
@@ -259,7 +254,7 @@ class Chains:
 
     # -- edges ----------------------------------------------------------------------------------
     def _waits(self, at: int) -> Waits:  # noqa: PLR0912 - one case for each kind of wait
-        """By whom the wait of one node can end."""
+        """The nodes that can end the wait of one node."""
         node = self.nodes[at]
         doing = node.doing
         timed = bool(getattr(doing, "timed", False))
@@ -315,14 +310,14 @@ class Chains:
         return Waits(free=True)
 
     def _elsewhere(self, at: int) -> tuple[int, ...]:
-        """Ranks for which a kernel of this one may wait: not in it, by frames or by records."""
+        """Ranks that a kernel of this one may wait for: not in it, by frames or by records."""
         behind = self._behind(at)
         if behind is not None:
             return (behind,)
         return tuple(n for n in self._away if n != at and self._is_plain(n))
 
     def _is_plain(self, at: int) -> bool:
-        """Whether it surely waits for no device: without native frames a call of it looks busy."""
+        """Whether it surely waits for no device: without native frames such a call looks busy."""
         doing, how = self.nodes[at].doing, self.nodes[at].process.how
         busy = isinstance(doing, (x.Computing, w.Running, w.UnknownWait))
         return how == "py-spy native" or not busy
@@ -337,7 +332,7 @@ class Chains:
         behind = self._behind(at)
         if behind is not None:
             return Waits(needs=(behind,))
-        # All that were seen wait for each other; who is missing, or the transport, is not known.
+        # All observed ranks wait for each other; the missing rank, or the transport, is unknown.
         return Waits(complete=False)
 
     def _behind(self, at: int) -> int | None:
@@ -366,7 +361,6 @@ class Chains:
         ]
 
     def _thread(self, at: int, tid: int | None) -> tuple[int, ...]:
-        """Another thread of the same process."""
         nodes = ((n, other) for n, other in enumerate(self.nodes) if n != at and tid is not None)
         process = self.nodes[at].process
         return tuple(
@@ -376,7 +370,7 @@ class Chains:
         )[:1]
 
     def _inside(self, at: int, *, sealed: bool = False) -> Waits:
-        """A lock, queue or join of the process: its other threads could end it, if any."""
+        """A lock, queue or join of the process: only its other threads could end it."""
         node = self.nodes[at]
         if sealed or node.process.sealed:
             return Waits()
@@ -391,7 +385,7 @@ class Chains:
         if children and not inner and not outside:
             return Waits(needs=tuple(children))
         able = (*inner, *children)
-        # One other thread that works: it is the one. None: nobody who was seen could.
+        # With one other thread that works, that one. Without any: no observed thread could.
         return Waits(any_of=able, complete=len(able) == 1 and not outside)
 
     def _children_of(self, process: ProcessEvidence) -> list[int]:
@@ -410,7 +404,7 @@ class Chains:
         return Waits(any_of=tuple(found), complete=len(found) == 1, timed=doing.timed)
 
     def _others(self, at: int, refs: w.Refs, complete: bool, timed: bool) -> Waits:
-        """A wait for processes: one that is not of the training is the end of the chain."""
+        """A wait for processes; one outside the training ends the chain."""
         part = self.nodes[at].process.part
         found = [self._by_pid.get((part, ref.pid)) for ref in refs]
         if not found or any(n is None for n in found):
@@ -430,7 +424,6 @@ class Chains:
         return self._others(at, tuple(inner), complete, doing.left_s is not None)
 
     def owns(self, at: int, inner: int) -> bool:
-        """Whether the second is another thread of the first one's process."""
         return inner in self._inner.get(at, ())
 
 
@@ -447,7 +440,7 @@ def _trains_with_others(evidence: Evidence) -> bool:
 
 
 def _dismantles(process: ProcessEvidence) -> bool:
-    """It takes its process group apart, which waits for all ranks unless they wait for it."""
+    """It destroys its process group, which waits for all ranks unless they wait for it."""
     frames = process.main.frames if process.main is not None else ()
     return any_matches(frame_sets.DISMANTLES_GROUP, frames)
 
@@ -465,5 +458,5 @@ def plain_operation(name: str) -> str:
 
 
 def has_failed_end(end: x.End) -> bool:
-    """Whether an end was a bad one; one of which nothing is known is not."""
+    """Whether an end was a failure; an unknown end is none."""
     return bool(end.code) or end.signal is not None or end.raised is not None

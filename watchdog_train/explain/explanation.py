@@ -20,15 +20,15 @@ _VICTIMS_CAP = 512
 _ALSO_CAP = 8
 _SIGTERM = 15
 _TOLD = 60
-"""So much of a message is looked for in a line."""
+"""Characters of a message that are searched in a line."""
 
 
 def explain(graph: Chains, since_s: float | None = None) -> x.Explanation:
-    """What happened, without a cause: families are added to it by those who know them.
+    """What happened, without a cause; families add the cause.
 
     Args:
         graph: of the evidence.
-        since_s: how long there has been no progress.
+        since_s: time without progress.
     """
     evidence = graph.evidence
     silent = silent_nodes(graph)
@@ -93,7 +93,6 @@ def explain(graph: Chains, since_s: float | None = None) -> x.Explanation:
 
 
 _BY_A_THREAD = (x.JoinWait, x.PythonLockWait, x.QueueWait, x.ImportWait, x.GilWait, w.MutexWait)
-"""Waits that another thread of the process can end."""
 
 
 def _died(graph: Chains, head: int | None) -> ExceptionFact | None:
@@ -126,7 +125,7 @@ def _through(
 def _threads(graph: Chains, head: int | None) -> tuple[x.Standstill, ...]:
     """Of a root that waits for a thread of its process, the others that run the user's code.
 
-    Of ranks that wait in a collective, their other threads that do so too.
+    Of ranks that wait in a collective, their other threads in one.
     """
     by_a_thread = head is not None and isinstance(graph.nodes[head].doing, _BY_A_THREAD)
     inner = (
@@ -139,7 +138,7 @@ def _threads(graph: Chains, head: int | None) -> tuple[x.Standstill, ...]:
 
 
 def silent_nodes(graph: Chains) -> list[int]:
-    """Whose chains are followed: the ranks; where there are none, whoever is not idle."""
+    """Where the chains begin: the ranks; without ranks, all processes that are not idle."""
     if graph.ranks:
         return graph.ranks
     return [n for n, node in enumerate(graph.nodes) if not node.inner and not node.idle]
@@ -155,7 +154,7 @@ _ORDER: tuple[tuple[type, ...], ...] = (
     (w.DeviceWait, x.CollectiveWait, x.StoreWait, w.SleepWait, w.PollWait),
     (x.Computing, w.Running, w.UnknownWait),
 )  # fmt: skip
-"""Of several roots the headline is about the first of these."""
+"""Of several roots the first in this order is the headline."""
 
 
 def _weight(graph: Chains, at: int, verdict: Verdict) -> tuple[int, int, int, int]:
@@ -173,7 +172,6 @@ def _weight(graph: Chains, at: int, verdict: Verdict) -> tuple[int, int, int, in
 
 
 def standstill(graph: Chains, at: int, since_s: float | None = None) -> x.Standstill:
-    """One node and what it does."""
     node = graph.nodes[at]
     own, called = of_thread.places(node.thread)
     doing = node.doing
@@ -211,9 +209,9 @@ def _same(one: x.Standstill, other: x.Standstill) -> bool:
 
 
 def told_end(evidence: Evidence, rank: int | None = None, line: str = "") -> x.Standstill | None:
-    """Where no process is known: the rank's exception that the line names, if it names one.
+    """Without a known process: the rank's exception that the line names, if it names one.
 
-    Otherwise the exit status of the whole training, or the first failure as a launcher tells it.
+    Otherwise the exit status of the training, or the first failure by its launcher's output.
     """
     for fact in evidence.exceptions:
         named = fact.rank is not None and fact.rank == rank
@@ -265,7 +263,7 @@ def _kind(evidence: Evidence, root: x.Standstill | None, *, proven: bool) -> x.E
             return "slow"
         case w.UnknownWait() | w.Running():
             return "unknown"
-    # Of a dump on request nobody knows whether anything stands still.
+    # A dump on request may be of a healthy run.
     return "hang" if proven or evidence.why == "stall" else "unknown"
 
 

@@ -13,42 +13,37 @@ Node = int
 
 
 class Waits(Value):
-    """What one node waits for.
-
-    The wait ends when all of `needs` have moved and, if there are any, one of `any_of`.
-    """
+    """The wait of one node: it ends when all of `needs` and one of `any_of`, if any, have moved."""
 
     needs: tuple[Node, ...] = ()
     any_of: tuple[Node, ...] = ()
     complete: bool = True
-    """False: somebody who is not named may be needed, or may end it."""
+    """False: an unnamed node may be needed, or may end it."""
     timed: bool = False
-    """It ends by itself after a while, and then most often begins again."""
+    """A timeout ends it, and then it usually begins again."""
     free: bool = False
     """It waits for none of the others: it computes, sleeps, or waits for something outside."""
     halted: bool = False
-    """It has ended or was stopped: it moves no more by itself, and waits for nobody."""
+    """It has ended or was stopped: it moves no more and waits for no node."""
     idle: bool = False
-    """A server without an order, a pool thread without work: never the cause."""
+    """A server without a request, a pool thread without work: never the cause."""
 
 
 class Verdict(Value):
-    """Where the chains of the silent ones end."""
-
     roots: tuple[Node, ...] = ()
-    """They wait for none of the others, or nobody can end their wait."""
+    """They wait for none of the others, or no node can end their wait."""
     knots: tuple[tuple[Node, ...], ...] = ()
-    """Closed sets of several: each waits for others of the set, and nobody else could end it."""
+    """Closed sets of several: each waits for others of the set, and nothing else could end it."""
     victims: tuple[tuple[Node, tuple[Node, ...]], ...] = ()
-    """Who waits for whom on the way to those."""
+    """Each node on the way to those, with the nodes that it waits for."""
     lost: tuple[Node, ...] = ()
-    """Their wait depends on somebody who is not known: a chain ends here, but not the cause."""
+    """Their wait depends on an unknown node: a chain ends here, but this is not the cause."""
     stuck: frozenset[Node] = frozenset()
-    """They never move again, unless somebody from outside intervenes."""
+    """They never move again without help from outside."""
 
 
 def solve(graph: Mapping[Node, Waits], silent: Iterable[Node]) -> Verdict:
-    """Follows each silent node to the end of its chain; who is on the way there is a victim."""
+    """Follow each silent node to the end of its chain; the nodes on the way are victims."""
     stuck = frozenset(set(graph) - movable(graph))
     knot_of = _knots(graph, stuck)
     roots: dict[Node, None] = {}
@@ -87,10 +82,10 @@ def solve(graph: Mapping[Node, Waits], silent: Iterable[Node]) -> Verdict:
 
 
 def _followed(graph: Mapping[Node, Waits], node: Node) -> Sequence[Node] | None:
-    """Whom to ask next; none where that is not known; None where nobody can end the wait.
+    """The next nodes of the chain; none if unknown; None if no node can end the wait.
 
-    All that are needed, or the only one that could end it. Of several that could end it none is to
-    blame more than the others. Who is idle owes nothing.
+    All that are needed, or the only one that could end it. Of several that could end it, none is
+    more to blame. Idle nodes are never followed.
     """
     waits = graph[node]
     needed = [other for other in waits.needs if other in graph and not graph[other].idle]
@@ -105,7 +100,7 @@ def _followed(graph: Mapping[Node, Waits], node: Node) -> Sequence[Node] | None:
 
 
 def movable(graph: Mapping[Node, Waits]) -> set[Node]:
-    """Who may still move, by itself or because those it waits for may."""
+    """Nodes that may still move, alone or because those they wait for may."""
     moving = {node for node, waits in graph.items() if waits.free or waits.timed}
     waiters: dict[Node, list[Node]] = {}
     for node, waits in graph.items():
@@ -130,15 +125,15 @@ def _may_move(graph: Mapping[Node, Waits], waits: Waits, moving: set[Node]) -> b
         return False
     if any(can(node) for node in waits.any_of):
         return True
-    # Without alternatives it is what it needs; with nothing at all, nobody can end it.
+    # Without alternatives its needs decide; without either, no node can end the wait.
     return not waits.complete or (bool(waits.needs) and not waits.any_of)
 
 
 def _knots(graph: Mapping[Node, Waits], stuck: frozenset[Node]) -> dict[Node, tuple[Node, ...]]:
     """Each member of a closed set of several that can never move, with its set.
 
-    Whoever is not fully known may have a way out, and so may all that wait for it. The idle make
-    no cycle: a set that holds only by way of one would be another set as soon as that is unknown.
+    An incomplete wait may have a releaser we did not see: no deadlock is concluded from it, nor for
+    its waiters. Idle nodes make no cycle: a set through one of them is not proven.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     nodes = [n for n in graph if n in stuck and not graph[n].halted and not graph[n].idle]

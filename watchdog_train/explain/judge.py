@@ -32,7 +32,6 @@ class _Candidate(Value):
     cause: Cause
     process: Captured | None = None
     hit: Hit | None = None
-    """The line of output that it was recognised by."""
 
     @property
     def kind(self) -> DiagnosisKind:
@@ -49,7 +48,7 @@ def judge(
     chains: Chains | None = None,
     families: Iterable[Family] | None = None,
 ) -> x.Explanation:
-    """What happened, and what is known about it; `chains` are of this evidence, where known."""
+    """What happened, and what is known about it; `chains` are of this evidence, if known."""
     graph = chains or Chains(evidence)
     observed = explain(graph, since_s)
     scene = Scene(graph, observed)
@@ -75,7 +74,7 @@ def judge(
 
 
 def _ranked(scene: Scene, families: Iterable[Family]) -> list[_Candidate]:
-    """The most certain candidate of each family that fits; certainty first, then their order."""
+    """The best candidate of each matching family; by certainty, then by the families' order."""
     found = []
     for one in families:
         fitting = [c for c in _candidates(scene, one) if not _contradicted(c, scene)]
@@ -89,7 +88,7 @@ def _order(one: _Candidate) -> int:
 
 
 def _candidates(scene: Scene, one: Family) -> Iterator[_Candidate]:
-    """What its functions and its error messages say, as far as what was seen allows it."""
+    """Results of its functions and error messages, as far as the observation allows them."""
     if one.of_process is not None:
         for process in scene.captured:
             if process.is_victim and not one.victims:
@@ -112,7 +111,7 @@ def _candidates(scene: Scene, one: Family) -> Iterator[_Candidate]:
 
 
 def _as_seen(cause: Cause, kind: str, process: Captured, scene: Scene) -> Cause | None:
-    """Lowered by what the process was seen to do: who works does not hang, or only spins."""
+    """Lowered by the observation: a working process does not hang, or only spins."""
     if kind != "hang":
         return cause
     if process.busy or process.changed:
@@ -125,7 +124,7 @@ def _as_seen(cause: Cause, kind: str, process: Captured, scene: Scene) -> Cause 
 
 
 def _contradicted(one: _Candidate, scene: Scene) -> bool:
-    """Whether it knows nothing of what the root does, or blames somebody who goes on."""
+    """Whether it does not fit what the root does, or blames a process that continues."""
     if not _may_explain(one, scene.observed.root):
         return True
     rank = _culprit(one)
@@ -157,7 +156,7 @@ def _may_explain(one: _Candidate, root: x.Standstill | None) -> bool:
 
 
 def _says_it(line: str, scene: Scene) -> bool:
-    """Whether a line may be of the exception that ended the root, where one did."""
+    """Whether a line may be of the exception that ended the root, if one did."""
     root = scene.observed.root
     raised = root.doing.raised if root is not None and isinstance(root.doing, x.End) else None
     return raised is None or raised.message[:_TOLD] in line

@@ -22,8 +22,6 @@ from watchdog_train.core.model import explanation as x
 
 
 class Message(NamedTuple):
-    """One row."""
-
     family: str
     certainty: x.Certainty
     pattern: str
@@ -32,10 +30,11 @@ class Message(NamedTuple):
     """Instead of the family's sentence."""
     kind: DiagnosisKind = "crash"
     unless: Literal["oom-not-counted", "shm-free"] | None = None
-    """What the machine's own counters say against it."""
+    """A reading of the machine's own counters that disproves it."""
     remedies: tuple[str, ...] | None = None
     place: Literal["anywhere", "stays", "end"] = "anywhere"
-    """stays: it comes twice, and what it names has no number later; end: a log ends with it."""
+    """stays: it comes twice, without a later number for what it names; end: the log ends with
+    it."""
 
 
 def _rows(name: str, certainty: x.Certainty, *patterns: str, **more: Any) -> Iterator[Message]:

@@ -24,7 +24,6 @@ from watchdog_train.explain.graph import Node, Waits
 
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
 _FOR_RANKS = (x.CollectiveWait, x.StoreWait, w.ChildWait)
-"""Waits for other processes of the job."""
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
 
 
@@ -64,12 +63,12 @@ def patience(
     limits: WaitLimits,
     rows: Mapping[Node, PatienceRow] | None = None,
 ) -> Patience:
-    """The patience with a job whose silent ranks all have to move.
+    """The limits for a job whose silent ranks all have to move.
 
     Args:
         graph: who could end whose wait.
         doing: what each node does.
-        silent: who is judged.
+        silent: the ranks that are judged.
         silence: where in the training.
         limits: the settings.
         rows: of nodes of which more is known than their own wait.
@@ -79,7 +78,6 @@ def patience(
 
 
 def judge(facts: Chains, *, silence: Silence, limits: WaitLimits) -> Patience:
-    """The patience with a job of which this evidence was taken."""
     evidence = facts.evidence
     if evidence.exchanging:
         return Patience(row="at-work", limit_s=limit_s("at-work", silence, limits))
@@ -96,7 +94,7 @@ def judge(facts: Chains, *, silence: Silence, limits: WaitLimits) -> Patience:
 
 
 def _asking(facts: Chains) -> tuple[int, ...]:
-    """Who asks again and again, where all others of the job wait for them, or for nothing."""
+    """The polling process, if all others of the job wait for it, or for nothing."""
     found = []
     for at, node in enumerate(facts.nodes):
         share = node.process.cpu_share
@@ -112,13 +110,12 @@ def _asking(facts: Chains) -> tuple[int, ...]:
 
 
 def _serves(threads: Iterable[ThreadStack]) -> bool:
-    """A worker that waits for its next task, and has none."""
+    """A worker without a task that waits for one."""
     frames = [frame for thread in threads for frame in thread.frames]
     return any_matches(NO_TASK, frames) and not any_matches(HAS_A_TASK, frames)
 
 
 def _known_row(facts: Chains, at: int, doing: x.Doing) -> PatienceRow | None:
-    """What more is known of a node than its wait."""
     if _is_proven(facts, at, doing):
         return "proven"
     if facts.nodes[at].died is not None:
@@ -147,7 +144,7 @@ class _Table(msgspec.Struct):
     asked: set[Node] = set()
 
     def of(self, node: Node) -> Patience:
-        """Of one node; whoever is asked again on the way waits in a circle."""
+        """Of one node; a node met again on the way waits in a circle."""
         if node in self.known:
             return self.known[node]
         if node in self.asked:
@@ -181,12 +178,12 @@ class _Table(msgspec.Struct):
         return own if own.row != "unknown" else self._row("nobody-left", node)
 
     def _asked_by(self, node: Node, found: Patience) -> Patience:
-        """A server waits for connections, whatever it does: who asks it says what is waited for."""
+        """A server waits for connections, whatever it does: the client shows what is waited for."""
         serves = found.root is not None and w.is_server(found.root.doing)
         return msgspec.structs.replace(found, root=self.doing[node]) if serves else found
 
     def shortest(self, found: list[Patience]) -> Patience:
-        """Of waits that must all end. What is not known does not shorten what is."""
+        """Of waits that must all end. An unknown one does not shorten a known one."""
         known = [one for one in found if one.row not in ("unknown", "at-work")]
         return min(known or found or [self._row("unknown", None)], key=_length)
 
@@ -199,7 +196,7 @@ class _Table(msgspec.Struct):
         )
 
     def _leaf(self, node: Node) -> Patience:
-        """By the wait alone, as if nobody of the job could end it."""
+        """By the wait alone, as if no process of the job could end it."""
         still = self.doing.get(node)
         if still is None:
             return self._row("unknown", node)
@@ -214,11 +211,11 @@ class _Table(msgspec.Struct):
 
 
 def row_of(doing: x.Doing, still: x.Standstill) -> PatienceRow:  # noqa: PLR0912 - a table
-    """The row of a wait that none of the job's own processes will end.
+    """The row of a wait that no process of the job can end.
 
     Args:
         doing: what is done, or one of several things that are polled for.
-        still: who does it, where.
+        still: which process does it, and where.
     """
     match doing:
         case w.FileWait(kind="fifo", others=()) if doing.complete:

@@ -26,8 +26,8 @@ _OWNERS = (
         "_pin_memory_loop (torch/utils/data/_utils/pin_memory.py)",
     ),
 )
-"""Frames of whoever waits, and the functions of the threads that end such a wait. Without the one
-that died the others may spin for ever."""
+"""Frames of waiting threads, and the functions of the threads that end such a wait. The others may
+spin forever without the one that died."""
 _OURS = "* (watchdog_train/client/*)"
 
 
@@ -53,7 +53,7 @@ def dead_releaser(process: ProcessEvidence, thread: ThreadStack | None) -> Excep
 
 
 def _works(process: ProcessEvidence, tid: int, owner: str) -> bool:
-    """Whether a thread works that belongs neither to this object nor to us."""
+    """Whether a thread works that belongs neither to this object nor to wtrain."""
     fact = process.thread_waits[tid]
     stack = next((one for one in process.threads if one.os_id == tid), None)
     if stack is not None and any_matches(f"{owner} || {_OURS}", stack.frames):

@@ -28,8 +28,8 @@ _CUDA_THREADS = ("cuda", "pt_nccl")
 
 
 class _When(NamedTuple):
-    """What must be seen for some remedies: a frame of those involved, an error message of the class
-    with the ground's name, or a fact. One is enough.
+    """Evidence for some remedies: a frame of those involved, an error message of the class with the
+    ground's name, or a fact. One is enough.
     """
 
     ground: x.RemedyGround
@@ -37,7 +37,7 @@ class _When(NamedTuple):
     frames: str = ""
     fact: Callable[[Grounds], object] | None = None
     alone: Callable[[Grounds], object] | None = None
-    """A fact that names them whatever the cause."""
+    """A fact that calls for them whatever the cause."""
 
 
 class Grounds:
@@ -51,13 +51,12 @@ class Grounds:
 
     @cached_property
     def involved(self) -> tuple[ProcessEvidence, ...]:
-        """The processes of the root; all where there is none."""
+        """The processes of the root; all without a root."""
         found = tuple(p for p in self.evidence.processes if p.pid in self._pids and p.pid)
         return found if any(p.threads for p in found) else self.evidence.processes
 
     @cached_property
     def frames(self) -> tuple[Frame, ...]:
-        """Of every thread of those involved."""
         threads = chain.from_iterable(process.threads for process in self.involved)
         return tuple(frame for thread in threads for frame in own_frames(thread.frames))
 
@@ -76,7 +75,7 @@ class Grounds:
 
     @property
     def in_collective(self) -> bool:
-        """Ranks wait for ranks, and nothing else was seen to hold them."""
+        """Ranks wait for ranks, and no other obstacle was seen."""
         return bool(self.roots or self.how) and all(
             isinstance(doing, (x.CollectiveWait, x.StoreWait, w.DeviceWait))
             for doing in self.roots or self.how
@@ -84,7 +83,7 @@ class Grounds:
 
     @property
     def others_meet(self) -> bool:
-        """Somebody waits in a collective or rendezvous for the root."""
+        """Others wait in a collective or rendezvous for the root."""
         return any(isinstance(how, (x.CollectiveWait, x.StoreWait)) for how in self.how)
 
     @property
@@ -93,7 +92,7 @@ class Grounds:
 
     @property
     def dead_holder(self) -> bool:
-        """The root waits for a lock file of a process that is gone, or that nobody works under."""
+        """The root waits for a lock file whose holder is gone or idle."""
         if not any(isinstance(one, w.FileLockWait) and not one.holders for one in self.roots):
             return False
         alive = [lock.owner_alive for lock in self.evidence.locks]
@@ -104,7 +103,7 @@ class Grounds:
 
     @property
     def on_network(self) -> bool:
-        """What the root waits for lies on a network file system."""
+        """The object that the root waits for is on a network file system."""
         named = any(getattr(doing, "network", None) for doing in self.roots)
         kernel = (text for p in self.involved for text in (p.wchan or "", *p.kernel[:8]))
         return named or any(_NETWORK_KERNEL.search(text) for text in kernel)
@@ -116,7 +115,7 @@ class Grounds:
 
     @property
     def little_memory(self) -> bool:
-        """The memory killer came, or hardly any is left."""
+        """The OOM killer acted, or hardly any memory is left."""
         host = self.evidence.host
         share = host.memory_available_share
         little = share is not None and share < _LITTLE_MEMORY
@@ -127,7 +126,7 @@ class Grounds:
         return any(end.sender == "oom-killer" for end in self.ends)
 
     def offered(self, names: Iterable[str]) -> tuple[x.Remedy, ...]:
-        """Those of a family's candidates that have grounds here, then those that a fact names."""
+        """A family's candidates with grounds here, then those that a fact calls for."""
         offer: dict[str, x.Remedy] = {}
         for name in names:
             held = next(filter(self._holds, _GROUNDS.get(name, ())), None)
@@ -148,7 +147,7 @@ class Grounds:
 
     @cached_property
     def pointless(self) -> tuple[str, ...]:
-        """Settings that are known to change nothing here."""
+        """Settings known to change nothing here."""
         if _is_outside(self.roots):
             kept = {"named", "host-memory"}
             return tuple(
@@ -243,8 +242,8 @@ _WHEN: tuple[_When, ...] = (
     _When("nan", "bf16"),
     _When("mps", "cpu-not-mps", "*mps*|*MPS*|*Metal*"),
 )  # fmt: skip
-"""Any row that names a remedy is enough. A remedy without one is in every attempt, or only a person
-may ask for it."""
+"""Any row that names a remedy is enough. A remedy without one is in every attempt, or only on
+a person's request."""
 _GROUNDS: Mapping[str, tuple[_When, ...]] = {
     name: tuple(row for row in _WHEN if name in row.remedies.split())
     for row in _WHEN
@@ -259,12 +258,12 @@ _ALREADY: Mapping[str, tuple[str, frozenset[str]]] = {
     "nccl-p2p-off": ("NCCL_P2P_DISABLE", frozenset({"1"})),
     "nccl-ib-off": ("NCCL_IB_DISABLE", frozenset({"1"})),
 }
-"""The variable by which a setting is in effect before anybody makes it."""
+"""The variable by which a setting is already in effect."""
 _OF_WORKERS = tuple(name for name, rows in _GROUNDS.items() if rows[0].ground == "dataloader")
 
 
 def _is_outside(roots: tuple[x.Doing, ...]) -> bool:
-    """Whether the training waits for somebody outside, whom no setting of its own changes."""
+    """Whether the training waits for an external party that no setting of its own changes."""
     for doing in roots:
         match doing:
             case w.Stopped() | w.TerminalWait() | w.FileWait(kind="fifo"):

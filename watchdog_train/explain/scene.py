@@ -36,7 +36,7 @@ from watchdog_train.explain.messages import Message
 
 _KERNEL_FRAMES_CAP = 64
 _NATIVE_DEPTH = 3
-"""Native frames lie closer together than Python's: so many of them count as one."""
+"""Native frames are closer together than Python's: this many count as one."""
 _COMPILERS = frozenset({"ninja", "nvcc", "cc1plus", "cicc", "ptxas", "hipcc"})
 _FAR = 1 << 30
 _SWAP, _SWAP_BYTES_S, _MEMORY = 0.9, 20e6, 0.09
@@ -52,30 +52,28 @@ class Stack:
         self._passed: dict[tuple[str, ...], bool] = {}
 
     def passes(self, *chain: str) -> bool:
-        """Whether its frames go through these, outermost first, gaps allowed."""
         if chain not in self._passed:  # every suspect may be asked about every other process
             self._passed[chain] = bool(self.frames) and find_chain(chain, self.frames)
         return self._passed[chain]
 
     def inner(self, pattern: str, depth: int = 4) -> bool:
-        """Whether one of the innermost frames fits: so many of Python, and the native ones."""
+        """Whether one of the innermost frames fits: this many of Python, and the native ones."""
         python = [frame for frame in self.frames if not frame.native][:depth]
         native = [frame for frame in self.frames[: depth * _NATIVE_DEPTH] if frame.native]
         return any_matches(pattern, (*native, *python))
 
     def avoids(self, *patterns: str) -> bool:
-        """Whether it has frames, and none of these."""
         return bool(self.frames) and not any(self.passes(pattern) for pattern in patterns)
 
 
 class Captured:
-    """One process of the evidence, with what it does and who its relatives are.
+    """One process of the evidence, with what it does and its relatives.
 
     `doing` is what its deciding thread waits for, `doing_what` the name of that: `sleep`, `batch`.
-    `running` and `resting`: its main thread ran or waited when it was sampled; neither where that
-    is not known. `trains`: a rank or another process; `helps`: a worker or another process.
-    `is_cut_off`: nobody is left in it who could wake it. `is_apart`: a rank in no collective while
-    others wait in one. `forked`: known or likely by its command; `spawned`: it was not forked.
+    `running` and `resting`: its main thread ran or waited when it was sampled; neither if that
+    is unknown. `trains`: a rank or another process; `helps`: a worker or another process.
+    `is_cut_off`: no thread is left in it that could wake it. `is_apart`: a rank in no collective
+    while others wait in one. `forked`: known or likely by its command; `spawned`: not forked.
     """
 
     def __init__(self, scene: Scene, process: ProcessEvidence, doing: x.Doing) -> None:
@@ -108,13 +106,12 @@ class Captured:
 
     @cached_property
     def working(self) -> tuple[Stack, ...]:
-        """Of its threads that do not idle as in every healthy run."""
+        """Its threads that do not idle as in every healthy run."""
         return tuple(
             one for one in self.stacks if one.thread is not None and not is_idle_helper(one.thread)
         )
 
     def any_passes(self, *chain: str) -> bool:
-        """Whether a working thread goes through these frames."""
         return any(stack.passes(*chain) for stack in self.working)
 
     @cached_property
@@ -124,7 +121,6 @@ class Captured:
 
     @property
     def forked(self) -> bool:
-        """Whether it was started by a fork without an exec."""
         told = self.process.forked
         command, parent = self.process.command, self.parent
         copies = bool(command) and parent is not None and parent.process.command == command
@@ -132,35 +128,32 @@ class Captured:
 
     @property
     def parallel_tokenizers(self) -> bool | None:
-        """What TOKENIZERS_PARALLELISM says; None: nothing."""
+        """The value of TOKENIZERS_PARALLELISM; None: not set."""
         value = self.process.environment.get("TOKENIZERS_PARALLELISM", "").lower()
         return True if value in _ON else False if value in _OFF else None
 
     @property
     def parent(self) -> Captured | None:
-        """Its parent, where that was seen."""
         return self._scene.by_identity.get((self.process.part, self.process.ppid))
 
     @property
     def children(self) -> tuple[Captured, ...]:
-        """Its children that were seen."""
         return tuple(one for one in self._scene.captured if one.parent is self)
 
     @property
     def others(self) -> tuple[Captured, ...]:
-        """Everybody else."""
         return tuple(one for one in self._scene.captured if one is not self)
 
     def in_kernel(self, pattern: str) -> bool:
-        """Whether its place in the kernel, or a frame there, has this regular expression."""
+        """Whether its place in the kernel, or a frame there, matches this regular expression."""
         places = (self.process.wchan or "", *self.process.kernel[:_KERNEL_FRAMES_CAP])
         return any(re.search(pattern, place) for place in places)
 
 
 class Scene:
-    """The evidence, its graph, and what many families ask of them worked out once.
+    """The evidence, its graph, and results that many families share.
 
-    `standing` says how the ranks compare, `relation` how their records of collectives do.
+    `standing` compares the ranks, `relation` their records of collectives.
     """
 
     def __init__(self, graph: Chains, observed: x.Explanation) -> None:
@@ -213,7 +206,7 @@ class Scene:
         return frozenset(signal_name(number) for number in found if number > 0)
 
     def hit(self, row: Message) -> Hit | None:
-        """The line of output that has this error message, as the first failure in time."""
+        """The line of output with this error message, as the first failure in time."""
         if row.unless == "oom-not-counted" and self.oom_killed is False:
             return None
         if row.unless == "shm-free" and self.why != "crash" and self.shm_is_full is False:
@@ -226,9 +219,9 @@ class Scene:
 
 
 def without_quotes(evidence: Evidence) -> tuple[LogText, ...]:
-    """The logs without what an exception quotes of another program, and its `raise` itself.
+    """The logs without an exception's quotes of another program, and without its own `raise`.
 
-    A line that a log has twice was printed by that program itself, too.
+    A line that is in a log twice was printed by that program itself, too.
     """
     told = (*evidence.exceptions, *(p.exception for p in evidence.processes))
     raised = [one for one in told if one is not None]

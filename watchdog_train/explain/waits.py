@@ -29,7 +29,7 @@ from watchdog_train.core.model import waits as w
 from watchdog_train.explain import frame_sets
 
 _TICKERS = re.compile(r"gloo_tcp_loop|pt_|cuda-|cuda\d|tqdm|asyncio_\d|QueueFeeder|wandb|IOThread")
-"""Names of threads that tick or wait in every healthy run, whatever their frames say."""
+"""Names of threads that tick or wait in every healthy run, whatever their frames."""
 _BACKENDS = re.compile(
     r"gloo|pt_|cuda|nccl|NCCL|ZMQbg|grpc|event_engine|default-exec|resolver-exec|timer_manager|"
     r"jemalloc|tokio|hf-xet|iou-|OMP|tbb|rayon|polars|tf_|TF_|py-spy|wandb|bfc_|tqdm"
@@ -101,7 +101,7 @@ _BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
     ("sock_recv*|sock_connect*|sock_send*", w.TcpWait(call="read")),
     ("flock|fcntl_flock*", w.FileLockWait(complete=False)),
 )
-"""Where no kernel tells, in the order in which they are asked."""
+"""Waits without a kernel record, in the order of the checks."""
 _NATIVE_LOCK = (
     "__lll_lock_wait*|*pthread_mutex_*lock*|*futex_wait*|*pthread_cond_*wait*|*sem_wait*|"
     "*lock_PyThread*|PyThread_acquire_lock*|rlock_acquire*|acquire_timed*"
@@ -118,7 +118,7 @@ _SOURCES: tuple[tuple[re.Pattern[str], x.Doing], ...] = (
      w.TerminalWait()),
     (re.compile(r"\bflock\(|\blockf\("), w.FileLockWait(complete=False)),
 )  # fmt: skip
-"""Calls of C functions leave no Python frame: the line that calls tells."""
+"""Calls of C functions leave no Python frame: the source line shows them."""
 
 
 LAUNCH = "cudaLaunch*|cuLaunch*|hipLaunch*|hipModuleLaunch*"
@@ -137,7 +137,7 @@ _DEVICE_LINE = re.compile(r"[\w.\[\]]+\.(?:item|cpu|tolist|numpy|nonzero|synchro
 
 
 def deciding_thread(process: ProcessEvidence) -> ThreadStack | None:
-    """The one that made the last beat, else the main one, unless that only waits for orders."""
+    """The thread of the last beat, else the main one, unless that only waits for orders."""
     wanted = process.deciding_tid
     if wanted is not None:
         found = next((t for t in process.threads if t.os_id == wanted and t.frames), None)
@@ -164,13 +164,12 @@ def is_ticker(thread: ThreadStack) -> bool:
 
 
 def working_threads(process: ProcessEvidence) -> tuple[ThreadStack, ...]:
-    """Those that could end a wait inside the process, the deciding one aside."""
+    """Threads that could end a wait inside the process, without the deciding one."""
     deciding = deciding_thread(process)
     return tuple(t for t in process.threads if t.frames and t is not deciding and not is_ticker(t))
 
 
 def kernel_wait(process: ProcessEvidence, thread: ThreadStack | None) -> w.Wait | None:
-    """Of this thread, as far as it was read."""
     fact = process.thread_waits.get(thread.os_id or 0) if thread is not None else None
     if fact is not None:
         return fact.wait
@@ -178,19 +177,17 @@ def kernel_wait(process: ProcessEvidence, thread: ThreadStack | None) -> w.Wait 
 
 
 def innermost_own(frames: Sequence[Frame]) -> int | None:
-    """Where in a stack the user's own code is innermost."""
     return next((at for at, frame in enumerate(frames) if not is_library(frame)), None)
 
 
 def own_frame(thread: ThreadStack | None) -> Frame | None:
-    """The user's innermost own frame."""
     frames = own_frames(thread.frames) if thread is not None else ()
     at = innermost_own(frames)
     return frames[at] if at is not None else None
 
 
 def places(thread: ThreadStack | None) -> tuple[x.Place | None, x.Place | None]:
-    """The user's innermost own frame, and the library's function that it has called."""
+    """The user's innermost own frame, and the library function that it called."""
     if thread is None:
         return None, None
     frames = own_frames(thread.frames)
@@ -206,7 +203,7 @@ def _place(frame: Frame) -> x.Place:
 
 
 def doing(process: ProcessEvidence, thread: ThreadStack | None, *, several: bool = True) -> x.Doing:
-    """What the thread waits for, or that it works; `several`: there may be other ranks."""
+    """The thread's wait, or its work; `several`: there may be other ranks."""
     wait = kernel_wait(process, thread)
     if process.state in ("T", "t") or isinstance(wait, w.Stopped):
         return wait if isinstance(wait, w.Stopped) else w.Stopped(traced=process.state == "t")
@@ -228,7 +225,7 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, *, several: bool
         return w.SleepWait(timed=True)
     by_frame = _by_frame(process, call, frames[at] if at is not None else None)
     if isinstance(wait, w.MutexWait) and not isinstance(by_frame, (w.SharedSemaphoreWait,)):
-        # Who holds a native mutex is written in it; of a Python lock only frames tell.
+        # The holder of a native mutex is stored in it; a Python lock is known by frames alone.
         known = wait.owner_tid is not None or wait.owner_lives is False
         if not known and process.sealed and isinstance(by_frame, x.PythonLockWait | None):
             alone = not any(own_frame(t) for t in process.threads if t is not thread)
@@ -264,10 +261,10 @@ def called_by(thread: ThreadStack | None) -> str:
 
 
 def _native_threads(process: ProcessEvidence) -> tuple[str, ...]:
-    """Threads without Python that wake up by themselves or are woken from outside the process.
+    """Threads without Python that wake periodically or from outside the process.
 
-    Those of idle pools (OpenMP, BLAS, Rayon) wait without a limit for a lock of this process: none
-    of them acts before another thread does.
+    Idle pools (OpenMP, BLAS, Rayon) wait without a limit for a lock of this process: none of their
+    threads acts before another thread does.
     """
     known = {thread.os_id for thread in process.threads}
     if None in known or not known:
@@ -299,12 +296,10 @@ def hears_children(process: ProcessEvidence) -> bool:
 
 
 def _is_timer(frames: Sequence[Frame]) -> bool:
-    """The thread of a threading.Timer before its time."""
     return bool(frames) and all(frame.native or frame.short == "threading.py" for frame in frames)
 
 
 def is_computing(process: ProcessEvidence, thread: ThreadStack | None) -> bool:
-    """Whether it was seen to work."""
     if process.cpu_share is not None:
         return process.cpu_share >= BUSY_CPU_SHARE
     return process.changed is True or bool(thread is not None and thread.active)
@@ -324,7 +319,7 @@ def _by_library(
     *,
     several: bool,
 ) -> x.Doing | None:
-    """What a library waits for on the user's behalf: the kernel sees a poll or a lock."""
+    """A wait made by a library: the kernel sees a poll or a lock."""
     if any_matches(frame_sets.TAKES_GIL, frames[:_NATIVE_DEPTH]):
         owner = next((t for t in process.threads if t.owns_gil), None)
         return x.GilWait(
@@ -369,7 +364,7 @@ def _known_poll(
     if not any_matches(_LOOP, call) or not isinstance(wait, w.PipeWait) or wait.timed:
         return None
     resting = [one for one in process.threads if one is thread or _rests(one)]
-    # A native thread without a Python stack may wake the loop; so may the handler of a signal.
+    # A native thread without a Python stack may wake the loop; so may a signal handler.
     alone = process.handles_signals == () and len(resting) == process.os_threads
     own_pipe = wait.complete and {ref.pid for ref in wait.others} == {process.pid}
     return x.LoopWait() if alone and own_pipe else None
@@ -391,7 +386,7 @@ def _by_frame(process: ProcessEvidence, call: Sequence[Frame], own: Frame | None
 
 
 def _of_threading(process: ProcessEvidence, call: Sequence[Frame]) -> x.PythonLockWait:
-    """By the functions of threading.py on the way: they call each other in a way of their own."""
+    """By the functions of threading.py in the stack, whose call order is typical."""
     names = [frame.name for frame in call if frame.short == "threading.py"]
     if "_wait" in names:
         return x.PythonLockWait(kind="barrier")
@@ -407,13 +402,13 @@ def _of_threading(process: ProcessEvidence, call: Sequence[Frame]) -> x.PythonLo
 
 
 RAISED = "X"
-"""State of a process of which only its exception counts any more."""
+"""State of a process whose exception alone still matters."""
 
 
 def as_raised(evidence: Evidence) -> Evidence:
-    """To explain a standstill: who has raised and waits in its cleanup counts as ended.
+    """For an explanation: a process that raised and waits in its cleanup counts as ended.
 
-    For patience its wait counts as it is.
+    For limits its wait counts as it is.
     """
     processes = tuple(
         msgspec.structs.replace(p, state=RAISED)
@@ -425,7 +420,6 @@ def as_raised(evidence: Evidence) -> Evidence:
 
 
 def ended(process: ProcessEvidence) -> x.Doing:
-    """How it ended, as far as that was recorded."""
     fact = process.ended
     if fact is None:
         waits_in = places(process.main)[0] if process.state == RAISED else None
@@ -440,7 +434,7 @@ def ended(process: ProcessEvidence) -> x.Doing:
 
 
 def is_idle(process: ProcessEvidence) -> bool:
-    """Whether it waits for orders: a server, a loader worker, a pool worker without any."""
+    """Whether it waits for orders: a server, a loader worker, a pool worker without a task."""
     if process.state in ("Z", "X", "T", "t"):
         return False
     if isinstance(kernel_wait(process, process.main), w.SleepWait):
@@ -453,7 +447,7 @@ def is_idle(process: ProcessEvidence) -> bool:
 def started_by(
     process: ProcessEvidence, thread: ThreadStack | None, *, several: bool = True
 ) -> Literal["backward", "ddp"] | None:
-    """What has started the collective of a thread; that of a backward pass may run in another."""
+    """The caller of a thread's collective; that of a backward pass may run in another thread."""
     if thread is None or not several or not any_matches(frame_sets.BACKWARD, thread.frames):
         return None
     frames = (frame for each in process.threads for frame in each.frames)
@@ -461,5 +455,4 @@ def started_by(
 
 
 def of_reducer(frame: Frame) -> bool:
-    """Whether DDP reduces gradients in it."""
     return frame_matches(_REDUCER, frame)

@@ -25,12 +25,12 @@ def available(platform: str = sys.platform) -> dict[str, RemedySpec]:
 
 
 def script_lines() -> dict[str, str]:
-    """RemedySpec id -> the lines for the training script that make the setting for good."""
+    """RemedySpec id -> the lines that make the setting permanent in the script."""
     return {name: item.script_line for name, item in CATALOGUE.items() if item.script_line}
 
 
 def remedy_words() -> dict[str, str]:
-    """RemedySpec id -> what it does and the line for the script, for the reader of a bundle."""
+    """RemedySpec id -> its effect and the line for the script, for the reader of a bundle."""
     lines = {
         name: "; ".join(filter(None, (item.summary, item.script_line)))
         for name, item in CATALOGUE.items()
@@ -65,7 +65,7 @@ def refuse_unknown(policy: Policy, platform: str = sys.platform) -> None:
 
 
 def _not_that_number(word: str, number: int | None) -> str:
-    """What is wrong with the number of `ID=N`, "" where nothing is."""
+    """What is wrong with the number of `ID=N`, "" if it is valid."""
     name, sign, _ = word.partition("=")
     takes = CATALOGUE[name].number if name in CATALOGUE else None
     if takes is None:

@@ -51,4 +51,4 @@ ALWAYS: Mapping[str, str] = {
     "fresh-rendezvous": "torchrun gets a new rendezvous id in every attempt, and its shared store, "
     "by which its own restarts meet dead ranks, is off.",
 }
-"""What every attempt has by itself, by remedy id: nothing to apply, nothing to allow."""
+"""Part of every attempt, by remedy id: nothing to apply, nothing to allow."""

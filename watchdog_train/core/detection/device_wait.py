@@ -93,6 +93,7 @@ class DeviceWait(Value):
 
     since: float
     limit_s: float
+    """From the last progress."""
     runs: bool
     """A kernel runs on a GPU; False: all were idle."""
     lacks: tuple[DeviceLack, ...] = ()

@@ -336,6 +336,7 @@ class State(Value):
     """None: unknown, or the settings never restart."""
     supervisor: ProcessId | None = None
     started_at: float | None = None
+    """Unix seconds."""
     updated_at: float | None = None
     mono: float = 0.0
     """Monotonic stamp of the newest event."""

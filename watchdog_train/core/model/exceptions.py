@@ -14,36 +14,33 @@ _PATH = re.compile(r"(?<![\w.])(?:[A-Za-z]:)?(?:[\\/~][\w.@+=-]*){2,}")
 
 
 class CodePlace(Value):
-    """A line of Python code."""
-
     file: str
     line: int
     function: str
     own: bool = False
-    """Of the user's own code: neither Python's nor an installed library's."""
+    """The user's own code: neither Python's nor an installed library's."""
     source: str = ""
 
 
 class ExceptionCause(Value):
-    """An exception that led to another one, or that carried it."""
+    """An exception that caused or carried another one."""
 
     type: str
     message: str
 
 
 class ExceptionFact(Value):
-    """What was raised and where; wrappers of launchers and of worker processes are taken off."""
+    """What was raised and where, without the wrappers of launchers and worker processes."""
 
     type: str
     """As Python prints it: `torch.OutOfMemoryError`."""
     message: str = ""
     """Secrets removed, one line, capped."""
     raised: CodePlace | None = None
-    """Where it was raised."""
     own: CodePlace | None = None
     """The innermost frame of the user's own code."""
     chain: tuple[ExceptionCause, ...] = ()
-    """What led to it, the first cause first."""
+    """Its causes, the first cause first."""
     frames: tuple[CodePlace, ...] = ()
     """The outermost one and the last ones, innermost last, as Python prints them."""
     source: Literal["hook", "elastic", "output"]
@@ -51,31 +48,30 @@ class ExceptionFact(Value):
     pid: int | None = None
     rank: int | None = None
     worker: int | None = None
-    """Of the DataLoader worker in which it was raised."""
+    """The DataLoader worker in which it was raised."""
     thread: str = ""
-    """The thread in which it was raised, where that is not the main thread."""
+    """The thread in which it was raised, if not the main thread."""
     at: float | None = None
-    """Unix seconds, as the process itself told; of one in the output, when it was written."""
+    """Unix seconds, from the process itself; of one in the output, when it was written."""
     quoted: str = ""
-    """What its message quotes of another program, from the first traceback in it on."""
+    """The part of its message quoted from another program, from the first traceback on."""
     saving: str = ""
-    """Where the save wrote to that it has ended."""
+    """Target of the save that it ended."""
     stays: bool = False
-    """Its process lives: it waits in an exit handler, or where it cleans up."""
+    """Its process lives: it waits in an exit handler, or during cleanup."""
 
     @property
     def text(self) -> str:
-        """Type and message, as Python prints them."""
         return f"{self.type}: {self.message}"
 
     @property
     def place(self) -> CodePlace | None:
-        """The line to name: the user's own where there is one."""
+        """The line to show: the user's own if there is one."""
         return self.own or self.raised
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The same for the same failure in two attempts: no numbers or paths of the message."""
+        """Equal for the same failure in two attempts: without the message's numbers and paths."""
         place = self.place
         where = f"{place.file}:{place.line} {place.function}" if place else ""
         return self.type, _without_details(self.message), where
@@ -86,7 +82,7 @@ Shown = Literal["traceback", "cut", "line", "fatal", "signal"]
 
 
 class Failure(Value):
-    """An exception or another end that a text tells of."""
+    """An exception or another end found in a text."""
 
     fact: ExceptionFact
     """Of a signal: without a type, and with the line that names it as the message."""
@@ -95,14 +91,12 @@ class Failure(Value):
     line: int = 0
     """Of the text, from 0."""
     printer: str = ""
-    """The prefix of its lines, where that names no rank."""
+    """The prefix of its lines, if that names no rank."""
     at: float | None = None
     """Seconds on the clock of that line."""
 
 
 class FullDisk(Value):
-    """Why a save could not be written."""
-
     path: str
     """Of the save, or of the folder of the last one."""
     lacks: Literal["bytes", "inodes", "quota"]
@@ -112,38 +106,38 @@ class FullDisk(Value):
 
 
 class CrashFact(Value):
-    """What ended an attempt: of several processes the one that ended badly first."""
+    """What ended an attempt: of several processes the one that failed first."""
 
     exception: ExceptionFact | None = None
     code: int | None = None
     signal: int | None = None
     sender: Sender | None = None
-    """Who sent the signal; None: no signal, or one that a process raises by a crash of its own."""
+    """Who sent the signal; None: no signal, or one raised by a crash of the process."""
     rank: int | None = None
     pid: int | None = None
     step: int | None = None
     said: str = ""
-    """The last line of its error output, where no exception is known."""
+    """The last line of its error output, if no exception is known."""
     gpu_shared: bool = False
     """Another process held memory of its GPUs."""
     first: ExceptionFact | None = None
-    """Of another process, raised shortly before; `exception` is its consequence."""
+    """Of another process, raised shortly before; it caused `exception`."""
     vanished: RankEnd | None = None
-    """The helper process that ended badly shortly before; with `first`, the one that raised it."""
+    """The helper process that failed shortly before; with `first`, the one that raised it."""
     disk: FullDisk | None = None
     stays: bool = False
-    """The process lived on: its exception is why the others waited for it."""
+    """The process lived on; the others waited for it because of its exception."""
     network_path: bool = False
     """The file that the exception names is on a network file system."""
 
     @property
     def in_thread(self) -> bool:
-        """Whether it ended a thread alone, for which the process then waited."""
+        """Whether it ended only a thread, for which the process then waited."""
         return self.stays and self.exception is not None and bool(self.exception.thread)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The same for the same failure in two attempts."""
+        """Equal for the same failure in two attempts."""
         if self.exception is not None:
             return self.exception.key
         if self.signal is not None:

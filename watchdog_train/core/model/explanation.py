@@ -27,7 +27,7 @@ from watchdog_train.core.model.words import Phase, Role, Value
 
 
 class Who(Value):
-    """A process. The pid is None where the evidence, somebody's text, does not tell it."""
+    """A process. The pid is None if the evidence, text from outside, does not have it."""
 
     pid: int | None
     start: int = 0
@@ -36,12 +36,10 @@ class Who(Value):
     rank: int | None = None
     worker: int | None = None
     name: str = ""
-    """Of its program, as the kernel calls it."""
+    """Of its program, as the kernel has it."""
 
 
 class Place(Value):
-    """A line of code."""
-
     function: str
     file: str
     """From its package on; of the user's own code the name alone."""
@@ -54,10 +52,10 @@ class _FrameWait(Value, tag_field="wait"):
 
 
 class CollectiveWait(_FrameWait, tag="collective"):
-    """An operation that ends when all ranks of its group are in it; a rendezvous, too."""
+    """An operation, or a rendezvous, that ends when all ranks of its group are in it."""
 
     op: str | None = None
-    """`all_reduce`; None: something that hides the operation, and no record of the rank tells."""
+    """`all_reduce`; None: hidden by the caller, and not in the rank's records."""
     seq: int | None = None
     """As the rank itself recorded it."""
     inside: Literal["backward", "ddp"] | None = None
@@ -65,7 +63,7 @@ class CollectiveWait(_FrameWait, tag="collective"):
     absent: RankSpans = ()
     """Ranks that have not entered it."""
     mismatched: RankSpans = ()
-    """Ranks that are in another operation, or in the same one with another size."""
+    """Ranks in another operation, or in the same one with another size."""
 
 
 class StoreWait(_FrameWait, tag="store"):
@@ -78,7 +76,7 @@ class BatchWait(_FrameWait, tag="batch"):
     """The next batch of a DataLoader."""
 
     workers: tuple[Who, ...] = ()
-    """Those that owe it: all that are not idle."""
+    """Workers that have work: all that are not idle."""
 
 
 class JoinWait(_FrameWait, tag="join"):
@@ -88,19 +86,19 @@ class JoinWait(_FrameWait, tag="join"):
 
 
 class PythonLockWait(_FrameWait, tag="python_lock"):
-    """A lock, event or condition of Python: nobody records who holds it."""
+    """A Python lock, event or condition: its holder is not recorded."""
 
     sealed: bool = False
-    """Every thread of the process waits so: none is left that could release it."""
+    """Every thread of the process waits so: none could release it."""
     kind: Literal["lock", "event", "condition", "semaphore", "barrier"] = "lock"
     signals: tuple[str, ...] = ()
-    """The script handles them itself: whoever sends one may end the wait."""
+    """Signals that the script itself handles: one may end the wait."""
     native_threads: tuple[str, ...] = ()
-    """Threads that Python does not know, each of which may end the wait when it wakes up."""
+    """Threads unknown to Python, each of which may end the wait when it wakes up."""
 
     @property
     def from_outside(self) -> bool:
-        """Whether somebody may end it who is none of the process's Python threads."""
+        """Whether something other than the process's Python threads may end it."""
         return bool(self.signals or self.native_threads)
 
 
@@ -112,8 +110,6 @@ class QueueWait(_FrameWait, tag="queue"):
 
 
 class GilWait(_FrameWait, tag="gil"):
-    """The interpreter lock."""
-
     owner_tid: int | None = None
     owner: str | None = None
     """Name of the thread that holds it."""
@@ -128,18 +124,16 @@ class LoopWait(_FrameWait, tag="loop"):
 
 
 class Computing(_FrameWait, tag="computing"):
-    """It works, or spins."""
-
     cpu_share: float | None = None
     """Of one core."""
     changed: bool | None = None
     """Whether its frames differed between two stack samples."""
     asks: Place | None = None
-    """A loop of the training's own code that only asks if something has happened."""
+    """A loop of the training's own code that only polls for an event."""
 
 
 class End(_FrameWait, tag="end"):
-    """It has ended: by a code, a signal, or nobody knows how."""
+    """It has ended: by a code, by a signal, or for an unknown reason."""
 
     code: int | None = None
     signal: int | None = None
@@ -169,32 +163,29 @@ Doing = (
 
 
 class Standstill(Value):
-    """One process and what it does or how it ended."""
-
     who: Who
     doing: Doing
     own: Place | None = None
     """The innermost frame of the user's own code."""
     at: Place | None = None
-    """The innermost frame that is no pure wait, where that is a library's."""
+    """The innermost frame of a library that is no pure wait."""
     thread: str | None = None
-    """Of which thread, where it is not the main one."""
+    """The thread, if not the main one."""
     since_s: float | None = None
     step: int | None = None
     command: tuple[str, ...] = ()
-    """Of a process that has no line of the training's own code, secrets removed."""
+    """Of a process without a line of the training's own code; secrets removed."""
     died: ExceptionFact | None = None
-    """Of the thread that alone could end this wait: the exception that ended that thread."""
+    """The exception that ended the only thread that could end this wait."""
 
 
 class Victim(Value):
-    """Somebody who waits for the root or for another victim; never blamed."""
+    """A process that waits for the root or another victim; never blamed."""
 
     who: Who
     how: Doing
     waits_for: tuple[Who, ...] = ()
     own: Place | None = None
-    """The innermost frame of the user's own code."""
 
 
 Certainty = Literal["proven", "likely", "possible"]
@@ -210,7 +201,6 @@ class Because(Value):
     who: Who | None = None
     values: dict[str, str] = msgspec.field(default_factory=dict)
     link: str | None = None
-    """The public thread or source that it is known from."""
 
 
 RemedyGround = Literal[
@@ -224,56 +214,54 @@ RemedyGround = Literal[
 
 
 class Remedy(Value):
-    """A setting that may help, with its grounds."""
-
     name: str
     by: Literal["family", "fact"]
     ground: RemedyGround = "named"
 
 
 class Unknown(Value):
-    """Something that could not be read, and would have told more."""
+    """Something that could not be read and would have helped."""
 
     what: Literal["stack", "wait", "holder", "other-end", "ranks"]
     who: Who | None = None
     ranks: RankSpans = ()
-    """Of `ranks`: those of which nothing was seen."""
+    """The ranks of `ranks` without any observation."""
 
 
 ExplanationKind = Literal["hang", "crash", "slow", "stopped", "healthy", "unknown"]
 
 
 class Explanation(Value):
-    """What was observed, then the cause as far as it is known, then what may help."""
+    """What was observed, then the cause as far as known, then what may help."""
 
     kind: ExplanationKind
     root: Standstill | None = None
-    """None: the evidence does not tell, or a knot has no single one."""
+    """None: the evidence does not show one, or a deadlock has no single one."""
     alike: tuple[Who, ...] = ()
     """Others that do the same at the same place as the root, or as the first of `also`."""
     through: Standstill | None = None
-    """Where the root is a thread beside the deciding one: the deciding one, which waits for it."""
+    """If the root is not the deciding thread: the deciding thread, which waits for it."""
     threads: tuple[Standstill, ...] = ()
-    """The threads of the root's process among which the one is that could end its wait; where ranks
-    wait in a collective, their other threads that do so too."""
+    """The threads of the root's process that may end its wait; if ranks wait in a collective, their
+    other threads that do so too."""
     also: tuple[Standstill, ...] = ()
-    """Further roots that do something else; which of them came first is not known. Without a root:
-    ranks that wait for others, of which one is missing."""
+    """Further roots that do something else; which came first is unknown. Without a root: ranks that
+    wait for others, one of which is missing."""
     knot: tuple[Standstill, ...] = ()
-    """A deadlock: each waits for another of these, and nobody else could end it."""
+    """A deadlock: each waits for another of these, and nothing else could end it."""
     victims: tuple[Victim, ...] = ()
     died: ExceptionFact | None = None
-    """It ended a thread of the root's process since the last progress: likely what the root, which
-    waits for a thread, waits for."""
+    """The exception that ended a thread of the root's process since the last progress. A root that
+    waits for a thread likely waits for this one."""
     because: Because | None = None
     remedies: tuple[Remedy, ...] = ()
     pointless: tuple[str, ...] = ()
-    """Settings that are known to change nothing here: no experiment is made with them."""
+    """Settings known to change nothing here: no experiment uses them."""
     unknown: tuple[Unknown, ...] = ()
 
     @property
     def is_complete(self) -> bool:
-        """Whether what was observed is the full answer, without a cause from library knowledge."""
+        """Whether the observation is the full answer, without a cause from library knowledge."""
         root = self.root
         if self.knot or root is None:
             return bool(self.knot)
@@ -293,12 +281,10 @@ class Explanation(Value):
 
     @property
     def tells(self) -> bool:
-        """Whether it says who stands still."""
         return self.root is not None or bool(self.knot or self.also)
 
     @property
     def family(self) -> str | None:
-        """Of the cause, where it is known."""
         return self.because.family if self.because is not None else None
 
 
@@ -326,39 +312,36 @@ _OF_EVERY_STEP = (BatchWait, CollectiveWait, StoreWait)
 
 
 class Silence(Value):
-    """Where in its training the job has fallen silent."""
+    """The phase of the training in which the job became silent."""
 
     phase: Phase = "train"
     early: bool = False
-    """Before the third step."""
 
 
 class Patience(Value):
-    """What a sample of the waits says about waiting longer."""
+    """From a sample of the waits: how long to continue waiting."""
 
     row: PatienceRow = "unknown"
     limit_s: float | None = None
-    """Of quiet, from its beginning; None: without end."""
+    """Of quiet, from its beginning; None: without limit."""
     look_in_s: float | None = None
-    """When the wait ends by itself, if it does: look again then."""
+    """When the wait ends without help, if it does: sample again then."""
     root: Standstill | None = None
-    """Whom it is granted to."""
     line: Place | None = None
-    """Where the silent rank's own code stands."""
+    """The line of the silent rank's own code."""
 
 
 class SilentAt(Value):
-    """What makes two silences the same."""
+    """Two silences with an equal value are the same."""
 
     own: Place
     """The user's innermost own frame."""
     wait: str
     steps: int
-    """As the training counts them."""
 
 
 def silent_at(patience: Patience | None, steps: int) -> SilentAt | None:
-    """None where no line of the user's own is known, and for waits that are every step's."""
+    """None without a line of the user's own code, and for waits that every step has."""
     if patience is None or patience.root is None or patience.line is None:
         return None
     if isinstance(patience.root.doing, _OF_EVERY_STEP):
@@ -367,25 +350,20 @@ def silent_at(patience: Patience | None, steps: int) -> SilentAt | None:
 
 
 class JointAnswer(Value):
-    """What the evidence of all tasks of a job says together."""
+    """From the evidence of all tasks of a job together."""
 
     explanation: Explanation | None
     problem: str | None = None
-    """Why there is none."""
     where: str | None = None
     """The bundle that holds its root."""
 
 
 class Missing(Value):
-    """Evidence that could not be had."""
-
     pid: int
     why: str
 
 
 class CapturedProcess(Value):
-    """A row of a bundle's verdict.json."""
-
     pid: int
     start: int
     role: str
@@ -397,8 +375,6 @@ class CapturedProcess(Value):
 
 
 class EvidenceResult(Value):
-    """What a collector brought back."""
-
     stall_id: str
     dir: str
     processes: tuple[CapturedProcess, ...] = ()
@@ -409,9 +385,9 @@ class EvidenceResult(Value):
     crash: CrashFact | None = None
     """What ended the attempt, or the rank that the others wait for."""
     device: DeviceLook | None = None
-    """Where it was asked for: how ranks wait for their GPUs."""
+    """If requested: how ranks wait for their GPUs."""
     problem: str | None = None
-    """Why the collection is incomplete as a whole; missing processes are in their rows."""
+    """Why the collection as such is incomplete; missing processes are in their rows."""
 
     @property
     def captured(self) -> int:

@@ -7,11 +7,11 @@ from typing import Literal
 from watchdog_train.core.model.words import Value
 
 FLAT_UTIL = 98.0
-"""Per cent: from here on a kernel has run all the time, whatever it did."""
+"""Per cent: at or above this a kernel ran all the time, whatever it did."""
 IDLE_POWER_SHARE = 0.25
-"""Of the power limit: work at full utilisation takes more. A kernel that only waits took 18 % of it
-(measured on an H100). Low on purpose: a healthy job of small kernels takes little power, too, and
-must count as alive."""
+"""Of the power limit; work at full utilisation takes more. A kernel that only waits took 18 %
+(measured on an H100). Low on purpose: a healthy job of small kernels takes little power, too,
+and must count as alive."""
 DeviceLack = Literal[
     "GPU-readings", "utilisation", "power", "power-of-own-steps", "full-clocks", "whole-GPUs",
     "GPUs-of-its-own", "PCIe-counters", "InfiniBand-counters", "CPU-time", "native-stacks",
@@ -21,14 +21,12 @@ DeviceLack = Literal[
 
 
 class GpuProcess(Value):
-    """A process with memory on a device."""
-
     pid: int
     memory_bytes: int | None = None
 
 
 class GpuDevice(Value):
-    """One look at one device. None means that the driver would not say."""
+    """One reading of one device. None: the driver gives no value."""
 
     index: int
     uuid: str | None = None
@@ -42,60 +40,56 @@ class GpuDevice(Value):
     clock_mhz: float | None = None
     clock_max_mhz: float | None = None
     slowed_by: tuple[str, ...] = ()
-    """Why its clock is held down: heat, power, an external brake."""
+    """Why its clock is reduced: heat, power, an external brake."""
     mig: bool | None = None
-    """It is split: utilisation is not told then."""
+    """It is split; utilisation is then unavailable."""
     pcie_bytes_s: float | None = None
     """To and from the host, over the last 20 ms."""
     processes: tuple[GpuProcess, ...] | None = None
 
     @property
     def key(self) -> str:
-        """The same for the same device at every look."""
+        """Equal for the same device in every reading."""
         return self.uuid or f"index {self.index}"
 
 
 class GpuXid(Value):
-    """A critical error that the driver has reported while we looked."""
+    """A critical error that the driver reported during the run."""
 
     index: int | None
     code: int
 
 
 class GpuReading(Value):
-    """One look at all devices."""
-
     devices: tuple[GpuDevice, ...] = ()
     xids: tuple[GpuXid, ...] = ()
-    """The newest 32 since the looks began."""
+    """The newest 32 since the first reading."""
     driver: str | None = None
     foreign_pids: bool = False
-    """The driver's pids are those of another pid namespace: we are in a container."""
+    """The driver's pids are those of another pid namespace: wtrain runs in a container."""
     problem: str | None = None
-    """Why there is nothing to be seen, and never will be."""
+    """Why GPUs cannot be read, now or later."""
     at: float = 0.0
-    """When it was taken, on the monotonic clock of the machine, seconds; 0: not told."""
+    """Monotonic clock of the machine, seconds; 0: unknown."""
     rdma_bytes_s: float | None = None
     """Over all InfiniBand ports of the machine since the reading before; None: not known."""
 
 
 class GpuNeed(Value):
-    """What a job has held at most on one device; None: the driver would not say."""
+    """The most a job has held on one device; None: the driver gives no value."""
 
     device: str
     bytes: int | None
 
 
 class GpuClaim(Value):
-    """What a job has used of the GPUs."""
-
     needs: tuple[GpuNeed, ...] = ()
     beside: frozenset[int] = frozenset()
     """Pids of others that had memory on the same devices while it ran."""
 
 
 class GpuHolder(Value):
-    """Somebody who has memory on a device that a job needs."""
+    """A process with memory on a device that a job needs."""
 
     device: int
     pid: int
@@ -105,21 +99,20 @@ class GpuHolder(Value):
 
 
 class GpuHold(Value):
-    """What stands in the way of another attempt."""
+    """What prevents another attempt."""
 
     ours: tuple[GpuHolder, ...] = ()
     others: tuple[GpuHolder, ...] = ()
     unnamed: tuple[int, ...] = ()
-    """Devices whose memory is in use, the driver does not tell by whom."""
+    """Devices with memory in use by processes that the driver does not name."""
     host: str = ""
     """The machine, as its tree names it."""
     answered: bool = True
-    """False: the driver was asked and has said nothing yet."""
+    """False: the driver was asked and has not answered yet."""
     asked_at: float = 0.0
 
     @property
     def is_free(self) -> bool:
-        """Nobody stands in the way."""
         return self.answered and not (self.ours or self.others or self.unnamed)
 
 
@@ -139,7 +132,7 @@ class GpuUse(Value):
     """What the devices of one job show. None means unknown."""
 
     device: int | None = None
-    """The one that shows the most life, by the driver's number."""
+    """Number of the device with the most life."""
     util: float | None = None
     """Per cent, of that device."""
     power: float | None = None
@@ -148,40 +141,38 @@ class GpuUse(Value):
     """The lowest clock, as a share of that device's highest."""
     slowed_by: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
-    """Processes of somebody else on the same devices, by pid."""
+    """Pids of other users' processes on the same devices."""
     other_names: tuple[str, ...] = ()
     """The same for a person: pid, command and user, as far as they are known."""
     draw: float | None = None
     """Power of all devices, as a share of their limits."""
     still: GpuStill | None = None
-    """None: some device computes now and then, or nothing is known."""
+    """None: some device computes now and then, or that is unknown."""
 
     @property
     def works(self) -> bool:
-        """Something is computed: neither idle nor a kernel that may only spin."""
+        """It computes: neither idle nor a kernel that may only spin."""
         if self.util is None or self.util <= 0:
             return False
         return self.util < FLAT_UTIL or (self.power is not None and self.power > IDLE_POWER_SHARE)
 
 
 class GpuSeen(Value):
-    """What evidence is given of the GPUs of a job."""
-
     uses: dict[int, GpuUse] = {}  # noqa: RUF012 - msgspec copies it
     """Of each rank, by pid."""
     others: tuple[str, ...] = ()
-    """Who else has memory on them, for a person."""
+    """Others with memory on them, for a person."""
     xids: tuple[GpuXid, ...] = ()
-    """What the driver has reported of them since the job began."""
+    """Errors that the driver reported since the job began."""
 
 
 class DeviceLook(Value):
-    """What one stack sample says of ranks that wait for their GPUs."""
+    """What one stack sample shows of ranks that wait for their GPUs."""
 
     stands: str = ""
     """Equal in two samples: each rank is in the same native call, frames and local variables.
-    Empty: not all could be read."""
+    Empty: some could not be read."""
     waits: bool = True
     """Some rank waits for its device, in no call that loads, compiles or initialises."""
     others_cpu_s: float = 0.0
-    """CPU time so far of the whole tree without the threads that wait so."""
+    """CPU time so far of the complete tree without the threads that wait so."""

@@ -11,24 +11,24 @@ from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.model.words import Phase, Role, Value, host_of
 
 BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
-"""A process that is no rank is judged once it is in another phase than these, or has progressed."""
+"""A process that is no rank is judged once it is in a later phase, or has made progress."""
 
 
 class ProcessId(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
     """A process, safe against pid reuse.
 
-    `start` is opaque and only ever compared for equality: clock ticks since boot on Linux,
-    creation time in hundredths of a second since 1970 where only psutil tells.
+    `start` is opaque and only compared for equality: clock ticks since boot on Linux, creation
+    time in hundredths of a second since 1970 if it comes from psutil.
     """
 
     pid: int
     start: int
     host: str = ""
-    """Its machine; empty: that of whoever holds this value."""
+    """Its machine; empty: that of the holder of this value."""
 
 
 class ProcessRow(Value):
-    """One look at one process. None means that the system would not say."""
+    """One reading of one process. None: the system gives no value."""
 
     pid: int
     start: int
@@ -44,7 +44,7 @@ class ProcessRow(Value):
     name: str
     session: int | None = None
     terminal: str = ""
-    """The controlling one; empty for none, and where the system does not tell."""
+    """The controlling one; empty for none, or if the system does not show it."""
 
     @property
     def identity(self) -> ProcessId:
@@ -62,7 +62,7 @@ class SlotReading(Value):
     local_rank: int | None
     world_size: int | None
     local_world: int | None = None
-    """Ranks that its launcher has started on this machine, where it says so."""
+    """Ranks started on this machine by its launcher, if known."""
     attempt: int
     progress: tuple[int, ...] = (0,) * 8
     """The words of layout.PROGRESS_WORDS in that order."""
@@ -76,7 +76,6 @@ class SlotReading(Value):
     batch_ns: int = 0
     """When it had its newest batch, by the monotonic clock; 0: never, as for the next two."""
     backward_ns: int = 0
-    """When its newest backward pass began."""
     backward_end_ns: int = 0
     expect_until_ns: int = 0
     saves_begun: int = 0
@@ -102,19 +101,19 @@ class SlotReading(Value):
     first_step: int | None = None
     """The framework's step after the first one of the newest training, None before it."""
     own_began: int | None = None
-    """The step after the first one of this process, by a count that the training keeps itself."""
+    """The step after the first one of this process, by the training's own count."""
     load_begun: bool = False
     asks_for_path: bool = False
     """It has called resume_path()."""
     """1: it has begun to load the checkpoint that it is to resume from."""
     continued: int = 0
-    """1: at its first save its own count was above that of the checkpoint."""
+    """1: at its first save its own count was above the checkpoint's."""
     began_anew: int | None = None
-    """A step by which it has told that it did not resume from the checkpoint that it should."""
+    """A step that shows that it did not resume from the plan's checkpoint."""
 
     @property
     def trains(self) -> bool:
-        """Whether it has made a step, or a beat that says so."""
+        """Whether it has made a step, or a beat that reports one."""
         return self.step is not None or self.progress[0] > 0
 
 
@@ -130,7 +129,6 @@ class Member(Value, array_like=True):
     rank: int | None = None
     local_rank: int | None = None
     worker: int | None = None
-    """DataLoader worker id within its rank."""
     ppid: int = 0
     name: str = ""
     host: str = ""
@@ -142,18 +140,15 @@ class Member(Value, array_like=True):
 
 
 class MemberSample(Value):
-    """A member at one poll."""
-
     member: Member
     state: str | None
     cpu_s: float | None = None
     slot: SlotReading | None = None
     gpu: GpuUse | None = None
-    """Of a rank: its own devices. None: unknown, or it uses none."""
     waits_for_input: bool | None = None
-    """Blocked reading a terminal or stdin; None where the system does not tell."""
+    """Blocked reading a terminal or stdin; None: unknown."""
     held: Stopped | None = None
-    """What keeps it from running, where its state is T or t: that of a frozen process is T, too."""
+    """Why it may not run, if its state is T or t: frozen processes are in state T, too."""
     handles_sigterm: bool | None = None
     """Of a wrapper: a process without heartbeat above a launcher or rank; None: not looked up."""
 
@@ -166,28 +161,24 @@ Ground = Literal[
 
 
 class Hold(Value):
-    """One thing that ties a process to the training."""
-
     ground: Ground
     what: str = ""
     """A path, a port, a pid, a pattern."""
     member: ProcessId | None = None
-    """Who holds the other end, or the same thing: with its death the tie cannot be seen again."""
+    """The process with the other end, or the same thing: after its exit the tie is invisible."""
 
 
 class DaemonFacts(Value):
-    """What was read of one process outside the training's session."""
-
     process: ProcessId
     command: str
     session: int
     parent_session: int | None = None
     leave: str | None = None
-    """The pattern of `stopping.leave` that its command line has."""
+    """The pattern of `stopping.leave` that matches its command line."""
     take: str | None = None
     own_terminal: bool = False
     client: str | None = None
-    """Where somebody outside the training is connected to it."""
+    """Where a process outside the training is connected to it."""
     holds: tuple[Hold, ...] = ()
 
 
@@ -211,24 +202,24 @@ class RankEnd(Value):
     rank: int
     world_size: int | None
     step: int | None
-    """The last one that its slot told."""
+    """The last one in its slot."""
     total_steps: int | None = None
     phase: Phase
     at: float
     """Supervisor's monotonic clock, seconds, when it was seen first."""
     code: int | None = None
     signal: int | None = None
-    """As the kernel tells it; both None where it does not tell."""
+    """From the kernel; both are None if it gives no value."""
     said: Literal["quiet", "exception"] | None = None
-    """What its interpreter said at its end; None: nothing, as after SIGKILL or os._exit."""
+    """What its interpreter reported at its end; None: nothing, as after SIGKILL or os._exit."""
     unnoticed: bool = False
     """A zombie: its parent has not asked for its exit status."""
     beat_ns: int = 0
     """Its newest beat or step by the monotonic clock; 0: not known."""
     helper: Member | None = None
-    """The process, where it was no rank."""
+    """The process, if it was no rank."""
     script: str = ""
-    """The script or module that such a process was a `python` of; empty: another program."""
+    """The script or module that it ran as `python`; empty: another program."""
 
     where: str | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="host")
 
@@ -243,14 +234,13 @@ class Outliving(Value):
     pid: int
     command: str
     cpu_share: float | None = None
-    """Of a core, since the look before."""
+    """Of one core, since the poll before."""
     io_bytes_s: float | None = None
     files: tuple[str, ...] = ()
-    """Open for writing."""
 
 
 class ThreadWait(Value):
-    """How long a thread has stood in line for a CPU, as the scheduler counts it."""
+    """How long a thread has waited for a CPU, as the scheduler counts it."""
 
     waited_s: float
     """Ready to run, on no CPU; counted when its turn comes."""
@@ -259,7 +249,7 @@ class ThreadWait(Value):
 
 
 class Sample(Value, dict=True):
-    """One poll of the whole tree of one machine, or of the trees of all together."""
+    """One poll of the tree of one machine, or of all trees together."""
 
     machine: str = ""
     at: float
@@ -275,30 +265,30 @@ class Sample(Value, dict=True):
     """Members ever seen, so that a difference between polls is a birth."""
     deaths: int = 0
     empty_looks: int = 0
-    """Consecutive full looks, token scan included, that found no live member but the keeper."""
+    """Consecutive full polls, token scan included, without a live member but the keeper."""
     keeper_alive: bool | None = None
     daemons: tuple[Daemon, ...] = ()
-    """Those of the members that have left the training's session and are judged."""
+    """Members that have left the training's session and are judged."""
     outliving: tuple[Outliving, ...] = ()
-    """After an exit with code 0: who lives on."""
+    """After an exit with code 0: processes that live on."""
     suspended_s: float | None = None
     """Total time the machine has slept since boot."""
     late_s: float = 0.0
-    """How much later than planned this poll ran (a suspend, SIGSTOP or swap storm of ours)."""
+    """How late this poll ran (a suspend, SIGSTOP or swap storm of the supervisor)."""
     ended: tuple[RankEnd, ...] = ()
     """Ranks of this attempt that have ended, oldest first."""
     vanished: tuple[RankEnd, ...] = ()
-    """Workers and other helpers of them that ended badly of late."""
+    """Their workers and other helpers that failed recently."""
     gpu: GpuUse | None = None
     """What the GPUs of these processes show; None: unknown, or they use none."""
     cpu_wait_s: float | None = None
-    """Whole tree: how long it has stood in line for a CPU, see core.detection.cpu_wait; None: not
-    asked, as long as the tree does not look quiet, or not told."""
+    """Complete tree: its time in line for a CPU, see core.detection.cpu_wait. None: unknown, or not
+    asked because the tree does not look quiet."""
     asked: bool = False
-    """A look or a collection of ours has read the processes since the poll before: their answers
-    cost them CPU time."""
+    """A stack sample or collection has read the processes since the poll before: the answers cost
+    CPU time."""
     held_back: bool = False
-    """Output waits that nobody takes, because whoever reads it is behind: writers wait, too."""
+    """Output is not read because its reader is behind: writers wait, too."""
 
     @cached_property
     def judged(self) -> tuple[tuple[MemberSample, SlotReading], ...]:
@@ -326,7 +316,6 @@ class Sample(Value, dict=True):
 
 
 def workers_by_rank(members: Iterable[Member]) -> dict[int | None, list[int]]:
-    """Pids of DataLoader workers."""
     found: dict[int | None, list[int]] = {}
     for member in members:
         if member.role == "worker":
@@ -335,7 +324,7 @@ def workers_by_rank(members: Iterable[Member]) -> dict[int | None, list[int]]:
 
 
 def together(samples: Sequence[Sample], *, at: float, host: str = "") -> Sample:
-    """One sample of several machines; an unknown of one of them is unknown of all."""
+    """One sample of several machines; a value unknown on one of them is unknown for all."""
     if len(samples) == 1:
         return samples[0]
     return Sample(
@@ -374,18 +363,19 @@ def _sum(numbers: Iterable[Number | None]) -> Number | None:
 
 
 class ExitStatus(Value):
-    """How the root of an attempt ended: a code, or a signal, or neither when nobody knows."""
+    """How the root of an attempt ended: a code, or a signal, or neither if that is unknown."""
 
     code: int | None
     signal: int | None
     how_known: str
-    """"keeper-file", or "keeper": its word, no file; after the keeper's death "parent" (this
-    supervisor had become its parent) or "kernel" (told to others than its parent); "slot": only
-    whether an exception has ended the script; "gone": nobody knows; "not-started"."""
+    """"keeper-file", or "keeper": its report, no file; after the keeper's death "parent" (this
+    supervisor had become its parent) or "kernel" (readable by others than its parent); "slot":
+    only whether an exception ended the script; "gone": unknown; "not-started"."""
     error: str | None = None
     """For "not-started": the operating system's words."""
     behind: RankEnd | None = None
-    """The root itself ended with 0; code and signal are of this process, which failed behind it."""
+    """The root itself exited with 0; code and signal are of this process, which failed behind
+    it."""
 
     @property
     def ok(self) -> bool:

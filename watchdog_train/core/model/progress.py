@@ -8,11 +8,11 @@ from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import Phase, Value
 
 RankSpans = tuple[tuple[int, int], ...]
-"""The first and the last of each run of rank numbers, in order: short for thousands of ranks."""
+"""First and last of each run of rank numbers, in order: short for thousands of ranks."""
 
 
 def spans(ranks: Iterable[int]) -> RankSpans:
-    """Of rank numbers in any order; of one that is there twice, two."""
+    """Of rank numbers in any order; a number that comes twice gives two spans."""
     found: list[tuple[int, int]] = []
     for rank in sorted(ranks):
         if found and rank == found[-1][1] + 1:
@@ -23,7 +23,7 @@ def spans(ranks: Iterable[int]) -> RankSpans:
 
 
 class PhaseRanks(Value, omit_defaults=True):
-    """The ranks in one phase, as the log has them: short, however many they are."""
+    """The ranks in one phase, in a form that stays short for thousands of them."""
 
     phase: Phase
     ranks: RankSpans
@@ -42,7 +42,7 @@ class PhaseRanks(Value, omit_defaults=True):
 
 
 def by_phase(said: Iterable[tuple[int, Phase, int | None]]) -> tuple[PhaseRanks, ...]:
-    """Of each rank its phase and step. Those without a step are apart."""
+    """Each rank's phase and step; ranks without a step are separate."""
     groups: dict[tuple[Phase, bool], list[tuple[int, int]]] = {}
     for rank, phase, step in said:
         groups.setdefault((phase, step is not None), []).append((rank, step or 0))
@@ -61,12 +61,10 @@ def _alike(phase: Phase, of: list[tuple[int, int]], *, known: bool) -> PhaseRank
 
 
 class RankStatus(Value):
-    """A rank as status shows it."""
-
     rank: int
     local_rank: int | None
     pid: int | None
-    """None: recorded, and several processes say that they are this rank."""
+    """None: recorded, and several processes claim this rank."""
     host: str | None
     step: int | None
     phase: Phase
@@ -76,7 +74,7 @@ class RankStatus(Value):
 
 
 class Milestone(Value):
-    """A named place on the way of one process, as it tells it itself; times are monotonic."""
+    """A named place in the course of one process, by its own report; times are monotonic."""
 
     name: str
     begin: float
@@ -106,9 +104,7 @@ class RunProgress(Value):
     total_steps: int | None = None
     percent: float | None = None
     eta_s: float | None = None
-    """At the recent pace."""
     steps_s: float | None = None
-    """The recent pace, once it is steady."""
     samples_s: float | None = None
     loss: float | None = None
 
@@ -121,8 +117,6 @@ WarningKind = Literal["disk", "memory", "gpu-shared", "unsaved"]
 
 
 class Ahead(Value):
-    """One thing that will go wrong."""
-
     kind: WarningKind
     about: str
     """A path, or empty."""
@@ -130,25 +124,25 @@ class Ahead(Value):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same while it goes on."""
+        """Equal while the condition lasts."""
         return self.kind, self.about
 
 
 class Straggler(Value):
-    """The rank that comes last in most steps. The others wait for it where they are in lock-step.
+    """The rank that is last in most steps; the others wait for it if they are in lock-step.
 
-    Mean values over `steps` steps that were looked at.
+    Means over the `steps` steps that were sampled.
     """
 
     rank: int
     pid: int
     place: StepPlace
-    """The first one in a step at which it is late."""
+    """The first place in a step at which it is late."""
     behind_s: float
-    """After the others, of which the median counts."""
+    """Behind the median of the others."""
     step_s: float
     lost: float
     """Share of each step in which it is behind."""
     share: float
-    """Of all that is lost by ranks that come last."""
+    """Of all time lost to late ranks."""
     steps: int

@@ -45,7 +45,6 @@ class Why(Value, kw_only=False, omit_defaults=True, repr_omit_defaults=True):
     """Bytes."""
     number: float | None = None
     before: float | None = None
-    """What `number` was before."""
     exit: int | None = None
     signal: int | None = None
     problem: str = ""
@@ -60,10 +59,9 @@ class Why(Value, kw_only=False, omit_defaults=True, repr_omit_defaults=True):
     because: tuple[Why, ...] = ()
 
     def plus(self, *more: Why) -> Why:
-        """The same with further reasons behind it."""
         return msgspec.structs.replace(self, because=(*self.because, *more))
 
 
 def said(text: str | None) -> Why:
-    """What somebody else has said, in his words."""
+    """A reason quoted from outside."""
     return Why("said", problem=text or "unknown")

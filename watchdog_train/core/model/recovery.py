@@ -10,7 +10,7 @@ from watchdog_train.core.model.reasons import Why
 from watchdog_train.core.model.words import RemedyKind, ResumeVia, Value
 
 ScanLevel = Literal["quick", "full", "noted"]
-"""How deep a scan of checkpoints looks. noted: only at what the hooks noted, and whether its files
+"""How much a scan of checkpoints reads. noted: only what the hooks noted, and whether its files
 are unchanged since by size and time."""
 PARTS = (
     "optimizer",
@@ -24,14 +24,12 @@ PARTS = (
 """Beginnings of names of files that are a part of a checkpoint, not one."""
 _SINGLE_FILES = ("torch", "safetensors")
 SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".pth.tar")
-"""Of a file of torch.save. Others are one as well if a hook has noted it, or by how they begin."""
+"""Of a file of torch.save. Other names count if a hook noted them, or by their first bytes."""
 UNFINISHED = re.compile(r"(?i)[._-](tmp|temp|part|partial|incomplete|saving|writing)$")
-"""Ends the name of a file that is renamed once it is complete."""
+"""Suffix of a file that is renamed once it is complete."""
 
 
 class RemedyUse(Value, omit_defaults=True):
-    """A remedy in a plan, with the reason it is there."""
-
     id: str
     kind: RemedyKind
     why: Why
@@ -44,34 +42,32 @@ class RemedyUse(Value, omit_defaults=True):
 
     @property
     def word(self) -> str:
-        """What --with takes for it."""
+        """As --with takes it."""
         return self.id if self.n is None else f"{self.id}={self.n}"
 
 
 class GuiltyNode(Value):
-    """A machine of the job on which the next attempt should not run."""
-
     host: str
     why: Why
 
 
 class Whose(Value):
-    """The training that wrote a checkpoint; None where nobody knows."""
+    """The training that wrote a checkpoint; fields are None if unknown."""
 
     ordinal: int | None = None
-    """Which call of train() or fit() wrote it, where the save hook recorded that."""
+    """The number of the call of train() or fit() that wrote it, if the save hook recorded that."""
     home: str | None = None
-    """By what the hook knows the training again, where that is not output_dir: Lightning writes
-    into a new version_N at every start."""
+    """The directory that identifies the training, if it is not output_dir: Lightning writes into a
+    new version_N at every start."""
     nth: int | None = None
     """Which training into this home it was in its process: a second stage may share a directory,
-    and a script that skips finished folds begins to count its calls anew."""
+    and a script that skips finished folds counts its calls from the start."""
     signature: str | None = None
     """What was trained; two that differ are two trainings."""
 
 
 class TrainingReport(Value):
-    """The newest training of the first rank, as its process told it, by where it writes to."""
+    """The newest training of the first rank, as its process reported it, by its output path."""
 
     home: str
     nth: int | None = None
@@ -85,15 +81,15 @@ class CheckpointRef(Whose):
     step: int | None
     how_checked: str
     saved_at: float | None = None
-    """Unix seconds, by the newest of its files; tells what an earlier run has left."""
+    """Unix seconds, by the newest of its files; identifies leftovers of an earlier run."""
     counters: dict[str, int] = msgspec.field(default_factory=dict)
-    """Step and epoch as the file itself says them, by their names in it; of a single file only."""
+    """Step and epoch from the file itself, by their names in it; of a single file only."""
     copy_of: str | None = None
-    """Of a kept copy: the file it was made of."""
+    """Of a kept copy: the original file."""
 
 
 class SaveRecord(Whose):
-    """A finished save as the hook inside the training noted it: a line of saves.<pid>.jsonl."""
+    """A finished save as noted by the hook inside the training: a line of saves.<pid>.jsonl."""
 
     path: str
     """Absolute: the directory of a checkpoint, or its single file."""
@@ -104,8 +100,8 @@ class SaveRecord(Whose):
     t: float = 0.0
     """Unix seconds, when the save had ended."""
     files: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
-    """Name (relative to the directory) to size in bytes and mtime in nanoseconds; none while the
-    file that it was written to has not been closed."""
+    """Name (relative to the directory) to size in bytes and mtime in nanoseconds; empty while the
+    file being written is open."""
     counters: dict[str, int] = msgspec.field(default_factory=dict)
     """Step and epoch in the dictionary that was saved, by their names in it."""
     inodes: tuple[int, ...] = ()
@@ -128,7 +124,7 @@ class SaveRecord(Whose):
 def newest_checkpoint(saves: Iterable[SaveRecord]) -> SaveRecord | None:
     """The newest save that a training resumes from, in the order of a scan of checkpoints.
 
-    A framework's full state goes before single files: `save_model()` at the end of a script writes
+    A framework's full state comes before single files: `save_model()` at the end of a script writes
     a model, which is newer and no checkpoint.
     """
     return max(
@@ -142,42 +138,35 @@ class KeptCopy(Value):
     """A copy, in the run directory, of a checkpoint that is overwritten in place."""
 
     path: str
-    """Of the checkpoint itself."""
     copy: str
     format: str
     step: int | None
     saved_at: float
     """Unix seconds of the file that was copied."""
     seconds: float = 0.0
-    """How long the copying took."""
     attempt: int = 0
-    """Whose save it is."""
 
 
 class KeepAnswer(KeptCopy):
-    """What a child that was to keep a copy has done."""
+    """The result of the child that was to keep a copy."""
 
     how: Literal["reflink", "copy"] = "copy"
     problem: str | None = None
-    """Why there is none."""
 
 
 class RestoreAnswer(Value):
-    """What a child that was to put a kept copy back has done."""
+    """The result of the child that was to put a kept copy back."""
 
     path: str
     copy: str
     aside: str | None = None
-    """Where the torn file is now."""
+    """The present path of the torn file."""
     problem: str | None = None
-    """Why nothing was changed."""
 
 
 class CheckpointFinding(CheckpointRef):
-    """One checkpoint that a survey has looked at."""
-
     whole: bool | None
-    """None: cannot be told (a legacy pickle, a foreign format)."""
+    """None: unknown (a legacy pickle, a foreign format)."""
     said: str
     """By the check of its files."""
     before_run: bool = False
@@ -189,20 +178,20 @@ class Survey(Value):
 
     findings: tuple[CheckpointFinding, ...]
     directories: tuple[str, ...]
-    """Where was looked."""
+    """The directories that were scanned."""
     problem: str | None = None
-    """Why the survey is incomplete, None when it is not."""
+    """Why the scan is incomplete; None: it is complete."""
     warnings: tuple[str, ...] = ()
-    """About packages that add formats, where one has failed."""
+    """About packages that add formats, if one has failed."""
     gone: str | None = None
-    """Which noted saves are nowhere, in words, if they are newer than all that can be used."""
+    """Which noted saves are gone, as text, if they are newer than every usable one."""
     cut: bool = False
-    """There were more files than it looked at."""
+    """There were more files than were examined."""
     failed: bool = False
-    """There was no answer, or a place that could not be read and nothing valid elsewhere: that
-    nothing was found says nothing."""
+    """There was no answer, or a place was unreadable and nothing valid elsewhere: the scan proves
+    nothing about missing checkpoints."""
     beside_writers: bool = False
-    """The training may have written while it looked: what was torn then may be whole by now."""
+    """The training may have written meanwhile: what was torn then may be valid by now."""
 
     @property
     def newest_whole(self) -> CheckpointFinding | None:
@@ -210,8 +199,6 @@ class Survey(Value):
 
 
 class Plan(Value):
-    """One attempt, reproducible by a person."""
-
     attempt: int
     why: Why
     argv: tuple[str, ...]
@@ -223,11 +210,11 @@ class Plan(Value):
     resume_via: ResumeVia = "none"
     remedies: tuple[RemedyUse, ...] = ()
     sole: bool = False
-    """The attempts so far began one training each, and the checkpoint is of it."""
+    """Each attempt so far began one training, and the checkpoint is from it."""
     resume_arg: str | None = None
-    """The arguments in argv that resume, {checkpoint} for the path that it was given."""
+    """The arguments in argv that resume, {checkpoint} for the given path."""
 
     @property
     def settings(self) -> frozenset[str]:
-        """Ids of its remedies: two plans with the same ones are the same plan."""
+        """Ids of its remedies: two plans with equal ids are the same plan."""
         return frozenset(use.id for use in self.remedies)

@@ -15,22 +15,21 @@ from watchdog_train.core.model.words import Value
 
 
 class ProcessRef(msgspec.Struct, frozen=True, order=True):
-    """A process that somebody waits for or that holds something."""
+    """A process that another one waits for, or that holds something."""
 
     pid: int
     start: int
     name: str = ""
-    """As the kernel calls it."""
 
 
 Refs = tuple[ProcessRef, ...]
 
 
 class _Wait(Value, tag_field="wait"):
-    """`complete` is False where some process could not be read: there may be more than is named."""
+    """`complete` is False if some process could not be read: there may be more than is named."""
 
     timed: bool = False
-    """The call ends by itself after some time."""
+    """A timeout ends the call."""
     stream: int | None = None
     """Descriptor of the standard stream that the call is on: 0, 1 or 2."""
 
@@ -40,20 +39,18 @@ class Running(_Wait, tag="running"):
 
 
 class FileWait(_Wait, tag="file"):
-    """A call on a file, or on the path of one."""
-
     call: Literal["open", "read", "write", "sync", "other"]
     path: str | None = None
     kind: Literal["regular", "directory", "fifo", "device", "unknown"] = "unknown"
     network: str | None = None
     """Type of the network file system that holds it."""
     others: Refs = ()
-    """Of a FIFO: who has its other end open."""
+    """Of a FIFO: the processes that have its other end open."""
     complete: bool = True
     unlinked: bool = False
-    """Nobody can open this path any more."""
+    """No process can open this path any more."""
     end: Literal["read", "write", "both"] | None = None
-    """Of open: for what. A FIFO that is opened to write has no reader."""
+    """The access for which it is opened. A FIFO opened to write has no reader."""
 
 
 class FileLockWait(_Wait, tag="file_lock"):
@@ -61,9 +58,9 @@ class FileLockWait(_Wait, tag="file_lock"):
 
     path: str | None = None
     holders: Refs = ()
-    """All who have the locked description open: a fork inherits it."""
+    """All with the locked description open: a fork inherits it."""
     complete: bool = True
-    """False as well where no holder was found: there is one, in another container or machine."""
+    """False as well without a holder: it is in another container or machine."""
 
 
 class PipeWait(_Wait, tag="pipe"):
@@ -71,28 +68,26 @@ class PipeWait(_Wait, tag="pipe"):
 
     call: Literal["read", "write"]
     path: str | None = None
-    """Of a unix socket with a name."""
     listens: bool = False
-    """It waits for somebody to connect: a server, whom nobody has let down."""
+    """A server that waits for a connection, not for a reply."""
     others: Refs = ()
     complete: bool = True
 
 
 class TcpWait(_Wait, tag="tcp"):
-    """A connection to somebody, or a socket that waits for connections."""
+    """A connection, or a socket that waits for connections."""
 
     call: Literal["connect", "read", "write", "accept"]
     address: str = ""
     """Of the other end, `host:port`; of a listener its own."""
     others: Refs = ()
-    """The other end, where it is on this machine."""
+    """The other end, if it is on this machine."""
     complete: bool = True
     on_this_host: bool | None = None
-    """Whether the other end's address is one of this machine."""
     total_bytes: int | None = None
     """Received, or sent and acknowledged, since it was connected."""
     moved_bytes: int | None = None
-    """The same between two looks."""
+    """The same between two samples."""
 
 
 class ChildWait(_Wait, tag="child"):
@@ -106,7 +101,7 @@ class MutexWait(_Wait, tag="mutex"):
 
     address: int
     owner_tid: int | None = None
-    """Thread that holds it, where its memory is that of a mutex of the C library."""
+    """Thread that holds it, if its memory is that of a mutex of the C library."""
     owner_lives: bool | None = None
     """False: no thread of this process has that number, so it was held when the process forked."""
 
@@ -116,38 +111,36 @@ class SharedSemaphoreWait(_Wait, tag="shared_semaphore"):
 
     path: str | None = None
     others: Refs = ()
-    """Who maps it, the waiter aside."""
+    """Processes that map it, without the waiter."""
     complete: bool = True
     owner: ProcessRef | None = None
-    """Of a mutex of the C library: who holds it. Start 0 and no name: that thread is gone."""
+    """Of a mutex of the C library: its holder. Start 0 and no name: that thread is gone."""
 
 
 class SleepWait(_Wait, tag="sleep"):
-    """Until a moment, and nothing else can end it but a signal."""
+    """Until a moment; only a signal ends it earlier."""
 
     left_s: float | None = None
-    """From the look on; of a relative sleep at most, since nobody saw it begin."""
+    """From the sample on; for a relative sleep an upper bound, because its beginning is unknown."""
     exact: bool = False
     """The kernel has its end as a moment."""
     repeats: bool | None = None
-    """It has slept before: by two looks, or a timer that starts again by itself."""
+    """It has slept before: by two samples, or a timer that restarts automatically."""
     polls: tuple[str, str] | None = None
-    """Name and value of a variable that holds a path, of the function that sleeps."""
+    """Name and value of a path variable in the function that sleeps."""
 
 
 class PollWait(_Wait, tag="poll"):
-    """Whichever of several comes first."""
-
     waits: tuple[Wait, ...] = ()
     left_s: float | None = None
 
 
 class TerminalWait(_Wait, tag="terminal"):
-    """Somebody is to type, or to write into what the process has as its standard input."""
+    """A person has to type, or a process to write into its standard input."""
 
     path: str | None = None
     others: Refs = ()
-    """Who holds the other end, where the input is a pipe or socket."""
+    """Holders of the other end, if the input is a pipe or socket."""
 
 
 class DeviceWait(_Wait, tag="device"):
@@ -155,11 +148,10 @@ class DeviceWait(_Wait, tag="device"):
 
     path: str
     gpu: GpuUse | None = None
-    """What the rank's GPU showed; None: not known."""
     call: str = ""
     """The native function that waits; empty: not known."""
     by: str = ""
-    """The call of Python that led there, as its line has it."""
+    """The Python call that led there, as in its line."""
 
 
 class DiskWait(_Wait, tag="disk"):
@@ -175,9 +167,9 @@ class Stopped(_Wait, tag="stopped"):
 
     traced: bool = False
     debugger: ProcessRef | None = None
-    """None also where the debugger is in a pid namespace above ours."""
+    """None also if the debugger is in a pid namespace above ours."""
     freezer: str = ""
-    """The file that has frozen its cgroup, and thaws it."""
+    """The file that froze its cgroup, and thaws it."""
 
     @property
     def outlives_kill(self) -> bool:
@@ -190,7 +182,7 @@ class Ended(_Wait, tag="ended"):
 
 
 class UnknownWait(_Wait, tag="unknown"):
-    """The kernel did not tell, or it is a call that no row knows."""
+    """The kernel gave no answer, or the call has no row."""
 
     why: Literal["refused", "changed", "call", "no_proc"]
     call: str | None = None
@@ -217,39 +209,35 @@ Wait = (
 
 
 def is_server(wait: object) -> bool:
-    """Whether it waits for somebody to connect."""
     accepts = isinstance(wait, TcpWait) and wait.call == "accept"
     return accepts or (isinstance(wait, PipeWait) and wait.listens)
 
 
 class ThreadFact(Value):
-    """One thread at one moment."""
-
     tid: int
     name: str
     state: str
-    """R, S, D, T, t, Z."""
     switches: int
-    """Times it was switched out: unchanged between two looks means that it did not run."""
+    """Times it was switched out: unchanged between two samples means that it did not run."""
     call: tuple[int, ...] = ()
-    """Number and arguments of the system call: equal in two looks means the same wait."""
+    """Number and arguments of the system call: equal in two samples means the same wait."""
     wait: Wait
     idle_s: float | None = None
     """Since it last ran, even for a signal: it has waited, or been stopped, at least as long."""
     unchanged: bool | None = None
-    """In two looks the same system call with the same arguments, and it did not run in between.
-    None: there was one look."""
+    """In two samples the same system call with the same arguments, without running in between.
+    None: there was one sample."""
 
     @property
     def is_ticker(self) -> bool:
-        """A thread of a library that wakes by itself, or serves other processes, and never
-        releases a lock of others. Not `pt_gloo_runloop`, for which a collective waits; not those
-        of CUDA, which may call back.
+        """A library thread that wakes periodically, or serves other processes, and never releases
+        others' locks. Not `pt_gloo_runloop`, for which a collective waits; not those of CUDA,
+        which may call back.
         """
         return self.name.startswith(_TICKERS)
 
     def after(self, before: ThreadFact, passed_s: float) -> ThreadFact:
-        """This fact with what an earlier look at the same thread adds."""
+        """This fact with what an earlier sample of the same thread adds."""
         unchanged = (self.call, self.switches, self.state) == (
             before.call,
             before.switches,

@@ -28,9 +28,8 @@ ResumeVia = Literal["hook", "argv", "api", "env", "script", "none"]
 
 
 ResumeVerdict = Literal["verified", "not-confirmed", "contradicted"]
-"""Whether training resumed from the checkpoint of the plan; contradicted: by its own count it
-began at a lower step; not-confirmed: nobody saw it load the checkpoint, and nothing speaks
-against it."""
+"""Whether training resumed from the plan's checkpoint; contradicted: by its own count it began
+at a lower step; not-confirmed: the load was not seen, and nothing contradicts it."""
 
 
 DiagnosisKind = Literal["hang", "crash", "slow", "stopped", "unknown"]
@@ -44,8 +43,8 @@ Basis = Literal[
     "rank-gone", "stopped", "finishing", "alone", "peer",
 ]  # fmt: skip
 """Why a silence is suspected or a stall; device-wait: ranks wait for GPUs that compute nothing;
-live-lock: it only asks again and again if something has happened; alone: of a suspicion only, the
-rest of the job works or is not heard of; peer: nothing is heard of the other machines."""
+live-lock: it only polls for an event; alone: of a suspicion only, the rest of the job works or
+does not report; peer: the other machines do not report."""
 
 
 Outcome = Literal["succeeded", "failed", "stopped", "gave_up"]
@@ -57,12 +56,12 @@ def host_of(where: str | msgspec.UnsetType) -> str:
 
 
 def written(host: str) -> str | msgspec.UnsetType:
-    """The same as JSON has it: nothing is written of this machine."""
+    """The same for JSON, which leaves this machine out."""
     return host or msgspec.UNSET
 
 
 class ValueType(msgspec.StructMeta):
-    """Makes every kind of value frozen and its fields named, if it does not say otherwise."""
+    """Makes every kind of value frozen and its fields keyword-only by default."""
 
     def __new__(cls, *args: Any, **options: Any) -> "ValueType":  # noqa: PYI034 - Self is of 3.11
         return super().__new__(cls, *args, **{"frozen": True, "kw_only": True, **options})

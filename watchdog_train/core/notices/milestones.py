@@ -18,11 +18,10 @@ MOST_MILESTONES = 32
 
 
 class MilestoneStanding(Value):
-    """One milestone that some ranks are inside of: which are inside, past it, or before it."""
+    """One open milestone: the ranks inside it, past it, and before it."""
 
     name: str
     within: str | None
-    """The milestone around it, where there is one."""
     inside: tuple[int, ...]
     inside_s: float
     """The longest."""
@@ -38,7 +37,7 @@ def open_milestones(places: RankPlaces) -> tuple[Milestone, ...]:
 
 
 def milestone_standings(places: Sequence[RankPlaces], now: float) -> tuple[MilestoneStanding, ...]:
-    """The innermost open milestones, longest first, each with where the other ranks stand."""
+    """The innermost open milestones, longest first, each with the state of the other ranks."""
     innermost: dict[str, list[tuple[RankPlaces, tuple[Milestone, ...]]]] = {}
     for each in places:
         opened = open_milestones(each)
@@ -89,7 +88,6 @@ def bounded(places: Sequence[RankPlaces]) -> tuple[RankPlaces, ...]:
 
 
 def hook_events(observation: Observation, state: State) -> tuple[e.AnyEvent, ...]:
-    """Hooks that are not armed and not yet reported in this attempt."""
     known = {hook.hook for hook in state.hooks}
     new = {report.hook: report for report in observation.hooks if report.hook not in known}
     return tuple(
@@ -99,7 +97,7 @@ def hook_events(observation: Observation, state: State) -> tuple[e.AnyEvent, ...
 
 
 def milestones_event(observation: Observation, state: State) -> tuple[e.AnyEvent, ...]:
-    """The milestones so far, when there is something new since they were recorded last."""
+    """The milestones so far, if there is something new since they were last recorded."""
     places = bounded(observation.places)
     options = observation.resume_options
     if places == state.places and options in ((), state.resume_options):

@@ -16,35 +16,26 @@ LONGEST_UPTIME_S = 1e9
 
 
 class SettingAnswer(msgspec.Struct, frozen=True):
-    """Whether a setting of the plan is in effect in one process."""
-
     took: bool
     why: str = ""
 
 
 class TrainingNote(Value):
-    """The newest training of a process."""
-
     home: str
-    """Where it writes to, or by what else it is known again."""
+    """Its output path, or another identity that survives restarts."""
     nth: int | None = None
     ordinal: int | None = None
     signature: str | None = None
 
 
 class TaskNote(Value):
-    """The task that a worker of a queue runs."""
-
     name: str
     late: bool
     """It is acknowledged when it is done, not before it begins."""
     rejects: bool
-    """It goes back to the queue when its worker dies."""
 
 
 class Note(Value):
-    """The side file of one process."""
-
     pid: int
     start: int = 0
     attempt: int = 0
@@ -67,7 +58,7 @@ _decoder = msgspec.json.Decoder(Note)
 
 
 def decode_note(data: bytes, pid: int) -> Note | None:
-    """The side file of this process; None when it cannot be understood or is another's."""
+    """The side file of this process; None if it is unreadable or another's."""
     if len(data) > NOTE_BYTES:
         return None
     try:
@@ -80,7 +71,7 @@ def decode_note(data: bytes, pid: int) -> Note | None:
 
 
 def _bounded(said: tuple[Milestone, ...]) -> tuple[Milestone, ...]:
-    """Those that can be: names of a bounded length, times of a clock that began at a boot."""
+    """Valid milestones: names of a bounded length, times of a clock that began at a boot."""
     return tuple(
         msgspec.structs.replace(one, name=one.name[:MILESTONE_NAME])
         for one in said[:MILESTONES]

@@ -13,37 +13,33 @@ from watchdog_train.core.model import Phase, Sample, SlotReading, Value
 _replace = msgspec.structs.replace
 
 SPACING_S = 2.0
-"""Between points: steps that are faster than this are counted together."""
+"""Seconds between points: faster steps are counted together."""
 MOST_POINTS = 256
 """More than eight minutes of fast steps: an occasional evaluation is part of the pace."""
 LEAST_POINTS = 4
 LEAST_SPAN_S = 10.0
 EVEN_FACTOR = 2.0
-"""The two halves of the first measurement may differ by this much; compilation differs by more."""
+"""Allowed difference between the halves of the first measurement; compilation exceeds it."""
 FASTER_FACTOR = 4.0
-"""When the newer half is so much faster, the older one was a beginning, and is forgotten."""
+"""If the newer half is this much faster, the older one was a start and is forgotten."""
 SILENCE_S = 60.0
 SILENCE_GAPS = 4.0
 """After both, time and number of usual gaps, without a step the pace is unknown."""
 
 _PAUSES: tuple[Phase, ...] = ("eval", "checkpoint", "compile", "load", "download")
-"""Phases in which no step is expected, and after which it goes on as before."""
+"""Phases in which no step is expected, and after which the pace continues."""
 
 
 class Pace(Value):
-    """Memory of the newest steps of one attempt."""
-
     points: tuple[tuple[float, int], ...] = ()
-    """Time on the supervisor's clock and step, oldest first; only where the step has changed."""
+    """Supervisor's time and step, oldest first; only where the step has changed."""
     counts: tuple[int, int | None] = (0, None)
-    """What the counter counts: which call of train() or fit(), and the step it was resumed at."""
+    """Identity of the counter: which call of train() or fit(), and the step it resumed at."""
     even: bool = False
-    """The pace has been steady once."""
     phase: Phase = "unknown"
 
 
 def advance(pace: Pace, sample: Sample) -> Pace:
-    """The memory after one more poll."""
     stepping = [slot for _, slot in sample.judged if slot.step is not None]
     if not stepping:
         return pace
@@ -67,7 +63,7 @@ def advance(pace: Pace, sample: Sample) -> Pace:
 
 
 def steps_s(pace: Pace, now: float) -> float | None:
-    """Steps per second of late; None until that is known, and while no step comes."""
+    """Recent steps per second; None until that is known, and while no step comes."""
     if not pace.even:
         return None
     (first_at, first), (last_at, last) = pace.points[0], pace.points[-1]
@@ -83,7 +79,7 @@ def _step(slot: SlotReading) -> int:
 
 
 def _halves(points: tuple[tuple[float, int], ...]) -> tuple[float, float]:
-    """Steps per second in the older and the newer half; zeros while there are no halves."""
+    """Steps per second in the older and the newer half; zeros without halves."""
     if len(points) < 3:
         return 0.0, 0.0
     middle = points[len(points) // 2]

@@ -27,22 +27,20 @@ from watchdog_train.core.recovery.kill import live
 from watchdog_train.core.requests.asking import answers
 
 CENSUS_EVERY_S = 10.0
-"""A changed tree is recorded at most this often, so that helpers that come and go stay cheap."""
+"""A changed tree is recorded at most this often, so that short-lived helpers stay cheap."""
 PHASE_EVERY_S = 5.0
 SELDOM_SHARE, SELDOM_S = 0.01, 240.0
-"""Progress is recorded once in a hundredth of the attempt's time so far, and at least this often:
-the log of a week stays short, and its newest pace is recent."""
+"""Progress is recorded every hundredth of the attempt's time so far, and at least this often: the
+log of a week stays short, and its newest pace is recent."""
 SAID_SLEEP_S = 30.0
-"""A poll that is late by less is not reported; a sleep of the machine always is."""
+"""A shorter delay of a poll is not reported; a sleep of the machine always is."""
 NO_HEARTBEAT_S = 60.0
 """A cold import of torch from a slow disk takes half of that; then a person should know."""
 
 Notice = tuple[Why, tuple[int, ...]]
-"""Why, and the processes that are meant."""
 
 
 def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyEvent, ...]:
-    """Events that this poll adds, oldest cause first."""
     attempt = state.attempt
     if attempt is None or not attempt.launched or attempt.tree_gone:
         return ()
@@ -100,7 +98,6 @@ def news(observation: Observation, state: State, policy: Policy) -> tuple[e.AnyE
 
 
 def job_step(sample: Sample) -> int | None:
-    """The newest step any judged process has reached."""
     steps = [slot.step for _, slot in sample.judged if slot.step is not None]
     return max(steps, default=None)
 
@@ -110,8 +107,8 @@ def run_progress(sample: Sample, state: State, steps_s: float | None) -> RunProg
 
     Args:
         sample: the slots of one moment.
-        state: a silence that is looked into has no time left that anybody knows.
-        steps_s: the recent pace, None where it is not known.
+        state: during a suspicion no time left is known.
+        steps_s: the recent pace, None if it is not known.
     """
     ranks = sample.judged
     step = job_step(sample)
@@ -143,8 +140,8 @@ def progress_event(
     Args:
         sample: of this moment.
         state: what is recorded.
-        heard: the last words of processes, which may be gone from the sample.
-        steps_s: the recent pace, None where it is not known.
+        heard: last values of processes that may be gone from the sample.
+        steps_s: the recent pace, None if it is not known.
     """
     heard = heard or sample
     known = {(one.host, one.pid): one for one in state.members}
@@ -163,7 +160,7 @@ def progress_event(
 
 
 def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
-    """Ranks that have ended while others of their job live; at the end of a job all of them do."""
+    """Ranks that ended while others of their job live; at the end of a job all of them end."""
     known = {end.identity for end in state.rank_ends}
     living = any(member.member.role == "rank" for member, _ in sample.judged)
     if state.kill is not None or not living:
@@ -174,7 +171,7 @@ def _rank_ends(sample: Sample, state: State) -> list[e.AnyEvent]:
 
 
 def _resume(observation: Observation, state: State, step: int | None) -> list[e.AnyEvent]:
-    """Compare the first step after a restart with the checkpoint it should go on from."""
+    """Compare the first step after a restart with the checkpoint it should resume from."""
     attempt = state.attempt
     if attempt is None or attempt.plan.checkpoint is None or attempt.resume == "contradicted":
         return []
@@ -222,7 +219,7 @@ def _not_loaded(observation: Observation) -> Why:
 
 
 def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
-    """The step by which the training says that it did not resume; None where any rank did."""
+    """The step by which all ranks show that they did not resume; else None."""
     told = [slot for _, slot in sample.judged]
     looked = any(slot.began_anew is not None and slot.load_begun for slot in told)
     resumed = any(
@@ -235,7 +232,7 @@ def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
 
 
 def _began_anew(sample: Sample, expected: int | None) -> int | None:
-    """A rank that says that it began before the checkpoint, beside others that began behind it."""
+    """A rank that began before the checkpoint, beside others that began after it."""
     told = [
         (member.member.rank or 0, slot.first_step)
         for member, slot in sample.judged
@@ -253,7 +250,7 @@ def _is_to_come(sample: Sample, ordinal: int | None) -> bool:
 
 
 def _keeper(observation: Observation, state: State) -> Notice | None:
-    """Training outlives its keeper; what is lost with it is worth a word."""
+    """Training outlives its keeper; report what is lost with it."""
     if state.kill is not None:
         return None
     for tree in state.trees:
@@ -269,7 +266,7 @@ def _keeper(observation: Observation, state: State) -> Notice | None:
 
 
 def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
-    """A program that we cannot look into is watched all the same, by weaker signs."""
+    """A program without hooks is watched by weaker signs."""
     attempt = state.attempt
     if attempt is None or attempt.first_beat_s is not None or attempt.ended:
         return None
@@ -282,7 +279,7 @@ def _without_heartbeat(observation: Observation, state: State) -> Notice | None:
 
 
 def _sleep(observation: Observation, state: State) -> Notice | None:
-    """Who looks at the times of a night wants to know why nothing was called."""
+    """Explains why nothing was reported for a time, such as a night."""
     slept = observation.slept
     if slept is None or (not slept.machine and slept.seconds < SAID_SLEEP_S):
         return None
@@ -292,13 +289,13 @@ def _sleep(observation: Observation, state: State) -> Notice | None:
 
 
 def _trouble(code: WhyCode, problem: str | None) -> Notice | None:
-    """What the supervisor cannot see: nobody is judged by an old look, or a hang called late."""
+    """What the supervisor cannot see: an old sample decides nothing, so a hang may be seen late."""
     return (Why(code, problem=problem), ()) if problem is not None else None
 
 
 NOTICES: tuple[tuple[NoticeKind, bool, Callable[[Observation, State], Notice | None]], ...] = (
     ("keeper", False, _keeper),
-    # It is the reader of its output that the training waits for.
+    # The training waits for a reader of its output.
     (
         "reader",
         False,
@@ -309,7 +306,7 @@ NOTICES: tuple[tuple[NoticeKind, bool, Callable[[Observation, State], Notice | N
     ("blind", False, lambda seen, _: _trouble("blind", seen.blind)),
     ("suspended", True, _sleep),
 )
-"""What a person should know: its kind, whether it is said again in one attempt, when and what."""
+"""For a person: kind, whether it repeats within one attempt, when, and what."""
 
 
 def _progress_due(observation: Observation, state: State, policy: Policy) -> bool:
@@ -328,7 +325,7 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
         return True
     if since_s < CENSUS_EVERY_S:
         return False
-    # The first pace is recorded soon: who asks for the status has no other source of it.
+    # Record the first pace soon: status has no other source of it.
     if observation.steps_s is not None and state.progress.steps_s is None:
         return True
     census = tuple(member.member for member in sample.members)
@@ -336,10 +333,10 @@ def _progress_due(observation: Observation, state: State, policy: Policy) -> boo
 
 
 def lost_tasks(observation: Observation) -> list[e.AnyEvent]:
-    """Tasks of a queue in which the attempt has ended: a restart starts their worker alone."""
+    """Tasks of a queue in which the attempt ended: a restart starts only their worker."""
     said = [member for sight in observation.trees for member in sight.last_words]
     slots = [member.slot for member in said if member.slot is not None]
-    # One that idles had finished the task that it spoke of last.
+    # An idle worker had finished the task that it reported last.
     busy = {slot.pid for slot in slots if slot.phase != "idle"}
     lost = [(pid, task) for pid, task in observation.tasks if pid in busy]
     if not lost:

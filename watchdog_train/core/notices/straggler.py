@@ -24,41 +24,39 @@ MOST_RANKS = 64
 LEAST_LOOKS = 60
 """Each at another step."""
 MOST_LOOKS = 600
-"""Then all of them count half: ten minutes and more, and what was hours ago is forgotten."""
+"""Then all of them count half: ten minutes and more; what was hours ago is forgotten."""
 MARGIN = 0.05
-"""Of a step: who comes later than the others by less is as quick as they."""
+"""Of a step: a rank that is late by less counts as on time."""
 LOST = 0.1
-"""Of each step: less is not worth a word."""
+"""Of each step: less is not reported."""
 OVER = 0.05
 AGAIN = 2.0
-"""So much more than was said is worth another word."""
+"""An increase by this factor is reported again."""
 SHARE = 0.5
-"""Of what is lost by all that come last; else the ranks are uneven, and nobody is the straggler."""
+"""Of the time lost to late ranks; below it the ranks are uneven, without a straggler."""
 SIGMAS = 5.0
-"""How often it comes last, against the next: ranks that take turns differ by one or two."""
+"""How often it is last, against the next: ranks that take turns differ by one or two."""
 BY_CHANCE = 0.5
-"""Of its delay: where all ranks wait for a CPU, who waits so much longer than the others may be
-late for that alone, and another one tomorrow."""
+"""Of its delay: if all ranks wait for a CPU, the rank that waits this much longer may be late for
+that alone, and another one tomorrow."""
 EARLIEST = 0.7
-"""A place at which so much of the whole delay is there already is where it came about."""
+"""A place with this share of the complete delay is its origin."""
 HARDLY = 0.05
 """Share of samples: too few to know how often it gets a CPU."""
 ALIKE = 1.5
-"""Between shares of the time in line: who wants a CPU more often than others waits more often."""
+"""Between shares of the time in line: a process that wants a CPU more often waits more often."""
 LONGEST_POLL_S = 30.0
-"""Between looks; after more nobody knows what the steps in between took."""
+"""Between polls; after a longer gap the length of its steps is unknown."""
 _STEPS = layout.PROGRESS_WORDS.index(layout.W_OPTIMIZER_STEPS)
 _BACKWARDS = layout.PROGRESS_WORDS.index(layout.W_MICRO_BATCHES)
 _PLACES: tuple[StepPlace, ...] = ("batch", "backward", "backward-end")
 
 
 class Delay(Value):
-    """One look at the ranks."""
-
     begun: int
     """Backward passes of the first of them."""
     last: int
-    """Which one comes last, in the order of the ranks."""
+    """Index of the last one, in the order of the ranks."""
     behind_s: float
     """After the median of the others."""
     places: dict[StepPlace, float]
@@ -66,16 +64,14 @@ class Delay(Value):
 
 
 Sums = dict[str, tuple[float, float]]
-"""By name, the sum of what was seen, and how many looks knew it."""
+"""By name, the sum of the values, and the number of polls with a value."""
 
 
 class Ledger(Value):
-    """What was seen of one rank."""
-
     last: float = 0.0
-    """Looks at which it was the last one by the margin."""
+    """Polls at which it was the last one by the margin."""
     behind_s: float = 0.0
-    """Then, after the others: the sum."""
+    """Sum of its delays then."""
     sums: Sums = {}  # noqa: RUF012 - msgspec copies it
     """By place, how late it was then in seconds. Of all looks: `running` (1 in state R, else 0),
     `cpu` (CPU seconds a second)."""
@@ -84,29 +80,25 @@ class Ledger(Value):
 
 
 class Standing(Value):
-    """Memory of one attempt."""
-
     at: float | None = None
-    """The look before; None where it was at something else than training."""
+    """The poll before; None if it was not training then."""
     suspended_s: float | None = None
     world: tuple[tuple[int, int], ...] = ()
     """Rank and pid."""
     counts: tuple[int, int] = (0, 0)
-    """Steps and backward passes of the slowest rank, at the look before."""
+    """Steps and backward passes of the slowest rank, at the poll before."""
     seconds: float = 0.0
-    """Of training, and the steps and backward passes in it."""
+    """Of training, with its steps and backward passes."""
     made: tuple[float, float] = (0.0, 0.0)
     looks: float = 0.0
-    """That counted."""
     newest: Delay | None = None
-    """The newest look, which counts when the next step begins."""
+    """The newest poll, which counts when the next step begins."""
     ledgers: tuple[Ledger, ...] = ()
     open: Straggler | None = None
-    """As said."""
+    """As last reported."""
 
 
 def advance(memory: Standing, sample: Sample) -> Standing:
-    """The memory after one more poll."""
     ranks = _ranks(sample)
     if not ranks:
         return memory if memory.at is None else _replace(memory, at=None)
@@ -145,7 +137,7 @@ def advance(memory: Standing, sample: Sample) -> Standing:
 
 
 def _ranks(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
-    """The ranks of one world by their number, while all of them train; else none."""
+    """The ranks of one world by number, while all of them train; else none."""
     found = {}
     for member in sample.members:
         slot = member.slot
@@ -160,7 +152,7 @@ def _ranks(sample: Sample) -> tuple[tuple[MemberSample, SlotReading], ...]:
 
 
 def _counted_s(before: Standing, sample: Sample) -> float:
-    """Since the look before; 0 where it is not known what happened, or the machine has slept."""
+    """Since the poll before; 0 if that time is unknown, or the machine has slept."""
     passed_s = sample.at - before.at if before.at is not None else 0.0
     slept = abs((sample.suspended_s or 0.0) - (before.suspended_s or 0.0)) > 1.0
     return passed_s if 0 < passed_s <= LONGEST_POLL_S and not slept else 0.0
@@ -190,13 +182,13 @@ def _mean(name: str, ledgers: Sequence[Ledger]) -> float | None:
 
 
 def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Standing:
-    """Compare the ranks. The newest look at a step tells most, and counts when the next begins."""
+    """Compare the ranks. The last poll in a step is the best, and counts when the next begins."""
     delay = _delay(at, passed_s, slots)
     step_s, before = _step_s(memory), memory.newest
     if delay is None or step_s is None:
         return memory
     if before is not None and (before.begun, before.last) == (delay.begun, delay.last):
-        # A rank that has its next batch has overwritten the time of the one before.
+        # A rank with its next batch has overwritten the time of the one before.
         old, new = before.places, delay.places
         places = {place: max(old.get(place, 0.0), new.get(place, 0.0)) for place in {**old, **new}}
         delay = _replace(delay, places=places)
@@ -229,10 +221,10 @@ def _step_s(memory: Standing) -> float | None:
 
 
 def _delay(at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Delay | None:
-    """Who comes last to the place with the most delay; None where the ranks are too far apart.
+    """The last rank at the place with the most delay; None if the ranks are too far apart.
 
-    Ranks that wait for each other on the way to a place come there at once, so that the largest
-    delay is that before they meet.
+    Ranks that wait for each other before a place arrive together, so the largest delay is the one
+    before they meet.
     """
     ended = [slot.progress[_BACKWARDS] for slot in slots]
     begun = [n + (s.backward_ns > s.backward_end_ns) for n, s in zip(ended, slots, strict=True)]
@@ -252,10 +244,10 @@ def _delay(at: float, passed_s: float, slots: tuple[SlotReading, ...]) -> Delay 
 def _last(
     at: float, passed_s: float, numbers: list[int], stamps: list[int]
 ) -> tuple[float, int] | None:
-    """How much later than the others the last rank came to a place, and which one that is.
+    """How late the last rank came to a place, and which one it is.
 
-    While one is on its way only the time until now is known. A look comes at any moment of it, the
-    first one in the middle on average.
+    For a rank still on its way only the time until now is known. A poll comes at any moment of it,
+    the first one in the middle on average.
     """
     if not all(stamps):
         return None
@@ -272,7 +264,7 @@ def _last(
 
 
 def _straggler(memory: Standing, step_s: float) -> Straggler | None:
-    """Who lags, if one rank does and not chance; what was said stays as long as it is about so."""
+    """The late rank, if it is not chance; a report stays as long as it is about right."""
     ledgers, said = memory.ledgers, memory.open
     first, second, *_ = sorted(range(len(ledgers)), key=lambda i: ledgers[i].last, reverse=True)
     worst, following = ledgers[first], ledgers[second]

@@ -12,19 +12,19 @@ from typing import Literal, NamedTuple
 Probe = Literal["startup", "liveness", "readiness"]
 
 BLIND_S = 120.0
-"""A loop that stands longer is blind; its longest known turn takes a second."""
+"""Seconds. A loop without a turn for longer is blind; its longest known turn takes a second."""
 BLIND_AT_WORK_S = 900.0
 """The same while it handles a stall or a crash: its evidence could not be collected again."""
 AT_WORK = ("collecting", "stopping", "killing", "backoff")
 
 
 class Vitals(NamedTuple):
-    """What a supervisor writes about itself, about once a second."""
+    """A supervisor's report about itself, about once a second."""
 
     pid: int
     start: int
     turned_s: float
-    """When its loop turned last, by the monotonic clock of this machine."""
+    """Last turn of its loop, by the monotonic clock of this machine."""
     state: str
     """Of the run; "unknown" if another version wrote it."""
     attempt: int
@@ -32,7 +32,7 @@ class Vitals(NamedTuple):
     step: int | None = None
     """The newest of any rank."""
     progressed_s: float | None = None
-    """When any rank progressed last; None: none has."""
+    """When any rank last made progress; None: none has."""
     trains: bool = False
     """Steps are being made, and nothing is suspected."""
     waits: str = ""
@@ -40,8 +40,6 @@ class Vitals(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of a probe."""
-
     ok: bool
     words: str
 
@@ -49,14 +47,14 @@ class Answer(NamedTuple):
 def answer(
     probe: Probe, vitals: Vitals | None, now: float, *, alive: bool | None, blind_s: float = BLIND_S
 ) -> Answer:
-    """What to say about one run.
+    """What to report about one run.
 
     Args:
-        probe: what is asked for.
+        probe: the question.
         vitals: None: the supervisor has written nothing, or has no page for it.
         now: by the monotonic clock of this machine.
         alive: whether its process is alive; None: unknown.
-        blind_s: how long its loop may stand.
+        blind_s: longest accepted time without a turn of its loop.
     """
     if vitals is None:
         return _silent(probe, alive=alive)
@@ -75,7 +73,7 @@ def answer(
 
 
 def blind_for_s(vitals: Vitals, now: float, *, blind_s: float = BLIND_S) -> float | None:
-    """How long the loop of a living supervisor has not turned; None while that is not too long."""
+    """How long a living supervisor's loop has not turned; None below the limit."""
     silent_s = now - vitals.turned_s
     limit_s = max(blind_s, BLIND_AT_WORK_S) if vitals.state in AT_WORK else blind_s
     return silent_s if silent_s > limit_s and vitals.state != "finished" else None

@@ -10,7 +10,7 @@ from watchdog_train.core.model import Ahead, Sample, SaveRecord, Value, WarningK
 _replace = msgspec.structs.replace
 
 TAKEOVER_S = 3600.0
-"""How long the warnings of the supervisor before are kept: judging them takes time."""
+"""How long the previous supervisor's warnings are kept: judging them takes time."""
 LOW_DISK_BYTES = 512 * 1024**2
 LOW_DISK_SHARE = 0.01
 LOW_MEMORY_SHARE = 0.02
@@ -20,44 +20,34 @@ SHARED_S = 120.0
 """How long another process is on the GPU; a person with a tool stays for less."""
 DISPLAYS = ("Xorg", "Xwayland", "gnome-shell", "kwin", "plasmashell", "mutter", "sddm", "gdm")
 UNSAVED_FIRST_S = 2 * 3600.0
-"""Training without any save."""
 UNSAVED_FLOOR_S = 1800.0
 UNSAVED_FACTOR = 2.5
-"""Of the longest time between two saves of this attempt."""
+"""Factor on the longest time between two saves of this attempt."""
 AGAIN_S = 3600.0
 """The shortest time before a warning that was over is repeated."""
 
 
 class DiskRoom(Value):
-    """A file system that the run writes to."""
-
     path: str
     free_bytes: int
     total_bytes: int
 
 
 class Room(Value):
-    """What is left at one moment."""
-
     at: float
     """Supervisor's clock."""
     disks: tuple[DiskRoom, ...] = ()
     memory_free_bytes: int | None = None
-    """What a process may still take without swapping."""
     memory_total_bytes: int | None = None
 
 
 class Free(Value):
-    """The measurements of one resource so far."""
-
     low_looks: int = 0
     high_free: int = 0
     """The most that was free recently: after the last save has replaced another."""
 
 
 class Outlook(Value):
-    """Memory of one attempt."""
-
     room_at: float = 0.0
     free: tuple[tuple[str, Free], ...] = ()
     """By path; memory has the empty one."""
@@ -70,9 +60,7 @@ class Outlook(Value):
     saved_at: float | None = None
     """Of the newest finished save; before it the first step."""
     longest_s: float | None = None
-    """Between two finished saves."""
     inherited: tuple[Ahead, ...] = ()
-    """Warnings of the supervisor before this one."""
     inherited_until: float = 0.0
 
 
@@ -93,8 +81,8 @@ def advance(
     Args:
         memory: after the poll before.
         sample: of this poll.
-        room: the newest measurement, None while there is none.
-        saves: noted by the save hooks, oldest first; their sizes tell what the next one needs.
+        room: the newest measurement, None without one.
+        saves: noted by the save hooks, oldest first; their sizes estimate the next one.
     """
     memory = _saved(memory, sample)
     if room is None or room.at <= memory.room_at:
@@ -147,7 +135,6 @@ def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
 
 
 def warnings(found: tuple[Ahead, ...] | None, said: tuple[Ahead, ...]) -> list[Warned]:
-    """Events of new warnings and of those that are over; None found: not measured."""
     if found is None:
         return []
     known, still = ({one.key for one in each} for each in (said, found))

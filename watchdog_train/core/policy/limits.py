@@ -24,19 +24,19 @@ class DeviceWaits(Value):
     """From the last progress: collectives over a slow network take seconds, kernels that run long
     at low power (eigenvalues, scans) minutes."""
     steps: float = 10.0
-    """Times the longest step of this attempt, where that is more."""
+    """Factor on the longest step of this attempt, if that gives more."""
     seldom_least_s: float = 3600.0
     """In an evaluation, a save and before the third step: generation and a search for the fastest
     kernel (88 and 100 s measured) are long, and no step has shown how long."""
     seldom_times: float = 3.0
-    """Times the longest evaluation, save or step seen, where that is more."""
+    """Factor on the longest evaluation, save or step seen, if that gives more."""
     samples: int = 5
     """Stack samples in a row that show the same."""
     every_s: float = 60.0
     """Between two of them: each stops the process for up to 0.4 s (measured on an H100)."""
     tail_s: float = 10.0
-    """After the last progress, or the longest step: kernels that were queued still run then, and a
-    reading of a GPU is up to 7 s old."""
+    """After the last progress, or the longest step: queued kernels still run then, and a reading of
+    a GPU is up to 7 s old."""
     idle_power: float = IDLE_POWER_SHARE
     own_power: float = 0.7
     """Of the median of the job's own steps: clearly below. 127 W in a wait against 500 to 690 W in
@@ -47,8 +47,8 @@ class DeviceWaits(Value):
     """Over PCIe or InfiniBand. Assumed: an idle device shows up to some MB/s of the driver's own,
     an all-reduce over 1 Gbit/s shows 100 MB/s."""
     other_cpu: float = 0.02
-    """Of a core for each rank, by threads that do not wait for a GPU: NCCL's watchdog and ours look
-    around some times a second; hung trees used 1.3 %, work at least 26 % (measured)."""
+    """Of a core for each rank, by threads that do not wait for a GPU: NCCL's watchdog and wtrain's
+    wake some times a second; hung trees used 1.3 %, work at least 26 % (measured)."""
 
     @property
     def first_sample_s(self) -> float:
@@ -70,7 +70,7 @@ class Detection(Value):
     quiet_cpu_fraction: float = 0.02
     """Of one core, all processes together. Hung jobs use up to 1.3 %, healthy ones 26 %."""
     quiet_cpu_per_process: float = 0.001
-    """The same for each process, where that is more: many idle processes add up."""
+    """The same for each process, if that gives more: many idle processes add up."""
     quiet_cpu_wait_fraction: float = 0.3
     """Of the time, waiting for a CPU that others use. Hung jobs: 0 to 0.15, starved ones 0.6."""
     quiet_io_bytes_s: float = 64_000.0
@@ -95,12 +95,12 @@ class Detection(Value):
     stuck_s: float = 300.0
     """Silence in state D (a disk, a driver) after which it is reported."""
     stuck_stall_s: float | None = 900.0
-    """State D with everything else idle for so long is a stall. None: never."""
+    """Silence in state D, with everything else idle, that is a stall. None: never."""
     stopped_timeout_s: Annotated[
         float | None, setting("a job stopped by SIGSTOP for this long is a stall; null: never")
     ] = None
     rank_gone_s: float = 10.0
-    """A rank has failed and the others stand still, idle: so long they may react."""
+    """After a rank has failed and the others are idle: their time to react."""
     rank_gone_launcher_s: Annotated[
         float, setting("time for a launcher to kill the other ranks of a failed one", gt=0)
     ] = 45.0  # torchrun takes 30 s
@@ -112,9 +112,9 @@ class Detection(Value):
         ),
     ] = "auto"
     late_s: float = 5.0
-    """A sample that is later than this means that wtrain did not run: that gap is no silence."""
+    """A sample later than this means that wtrain did not run: that gap is no silence."""
     late_polls: float = 5.0
-    """The same in times of `poll_s`, where that is more: App Nap and swapping delay samples."""
+    """The same in times of `poll_s`, if that is more: App Nap and swapping delay samples."""
     stall_timeout_s: Annotated[
         float | None,
         setting("longest silence after the first step; null: automatic", "--stall-timeout"),
@@ -131,21 +131,21 @@ class WaitLimits(Value):
     """How long an idle job is given, by what the one process waits for that all others wait for."""
 
     proven_s: float = 20.0
-    """Nothing can ever end the wait: a deadlock, seen twice."""
+    """Nothing can end the wait: a deadlock, seen twice."""
     proven_saving_s: float = 45.0
     """The same in a save or an evaluation, where a false alarm costs more. Also the lock file of a
     dead process, which lock libraries break after 30 s, and a FIFO without another end."""
     proven_early_s: float = 60.0
     """The same before the third step, where little is known of the job."""
     nobody_left_s: float = 60.0
-    """All who could end the wait are idle, or all ranks are in one collective and no byte moves. A
-    hand-over takes milliseconds, but nothing proves that it is lost."""
+    """All processes that could end the wait are idle, or all ranks are in one collective without
+    traffic. A hand-over takes milliseconds, but nothing proves that it is lost."""
     unknown_s: float = 75.0
-    """What it waits for is unknown; healthy idle moments of 60 s exist."""
+    """An unknown wait; healthy idle moments of 60 s exist."""
     unknown_early_s: float = 150.0
     """The same before the third step: a slow first step can look idle for a minute."""
     cost_most_s: float = 900.0
-    """An unknown wait that may end gets what a false alarm would cost, at most this long."""
+    """An unknown wait that may end lasts as long as a false alarm would cost, at most this."""
     network_s: Annotated[
         float,
         setting(
@@ -163,7 +163,7 @@ class WaitLimits(Value):
         ),
     ] = 900.0
     longest_sleep_s: float = 1800.0
-    """One sleep is waited out, unless its end is further away than this."""
+    """A sleep is waited out unless it ends later than this."""
     live_lock_s: Annotated[
         float | None,
         setting(
@@ -172,11 +172,11 @@ class WaitLimits(Value):
         ),
     ] = None
     again_s: float = 900.0
-    """A restart that falls silent at the same place gets this long: maybe it only pauses."""
+    """A restart that falls silent at the same place gets this long: it may only pause."""
     again_later_s: float = 3600.0
-    """From the third time on, if the wait can end by itself."""
+    """From the third time on, if the wait can end without help."""
     again_most_s: float = 5400.0
-    """So much longer at most for one place in one run."""
+    """At most this much longer for one place in one run."""
 
 
 class Timing(Value):
@@ -188,9 +188,9 @@ class Timing(Value):
     """For a training that was asked to stop and cannot have answered yet: a long step, an
     evaluation."""
     outlive_s: float = 30.0
-    """What outlives a successful exit is killed when it is idle this long."""
+    """Processes that outlive a successful exit are killed after being idle this long."""
     outlive_working_s: float = 900.0
-    """What outlives a successful exit and works (an uploader) may take this long."""
+    """Working processes that outlive a successful exit (an uploader) get this long."""
     backoff_first_s: float = 2.0
     """Before the same plan is tried again; doubles. A first restart has no delay."""
     progress_s: float = 30.0

@@ -238,5 +238,4 @@ class Policy(Value):
 
     @property
     def limits(self) -> Limits:
-        """All limits, with those that are settings."""
         return Limits(detection=self.detection, patience=self.patience, timing=self.timing)

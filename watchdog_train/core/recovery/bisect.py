@@ -15,11 +15,10 @@ from watchdog_train.core.starting.command_line import find, with_options, withou
 from watchdog_train.core.starting.launchers import UNKNOWN_RANKS, describe
 
 What = Literal["workers", "evaluation", "ranks", "examples"]
-"""What a trial can have less of; the first changes a training least."""
+"""What a trial can reduce; the first changes a training least."""
 Outcome = Literal["ran", "hung", "failed", "unclear"]
-"""unclear: it neither ended nor hung within its time, or somebody stopped it."""
+"""unclear: it neither ended nor hung within its time, or a person stopped it."""
 Levels = Mapping[What, tuple[int, ...]]
-"""The amounts to try, the least first."""
 MOST_TRIALS = 15
 SILENCE_LEAST_S = 30.0
 FACTOR = 3.0
@@ -36,7 +35,7 @@ class Change(Value):
 
     @property
     def remedy(self) -> str:
-        """The setting that does it; "" where a number of processes in the command does."""
+        """The setting that does it; "" if a number of processes in the command does it."""
         return _REMEDIES[self.what].format(self.amount)
 
 
@@ -51,7 +50,7 @@ class Trial(Value):
     run_dir: str
     step: int | None = None
     effective: Setting = ()
-    """Without the changes that the training has refused, or that nothing in it could take."""
+    """Without changes that the training refused or could not apply."""
     place: x.Place | None = None
     explanation: Explanation | None = None
     crash: CrashFact | None = None
@@ -64,7 +63,7 @@ class Trial(Value):
 
 
 def levels_of(command: Sequence[str], variables: Mapping[str, str]) -> Levels:
-    """What can be tried; fewer ranks only where a launcher in the command starts them."""
+    """What can be tried; fewer ranks only if a launcher in the command starts them."""
     found, ranks = find(command), 1
     if found is not None and with_options(command, ()) is not None:
         ranks = describe(found, variables, {}).processes or UNKNOWN_RANKS
@@ -83,7 +82,7 @@ def command_of(command: tuple[str, ...], setting: Setting) -> tuple[str, ...]:
 
 
 def next_setting(trials: Sequence[Trial], levels: Levels) -> Setting | None:
-    """What to try next; None: nothing that could tell more."""
+    """The next trial; None: no other could tell more."""
     known = {trial.setting: trial for trial in trials}
     search = _search(levels)
     try:
@@ -114,7 +113,7 @@ def _search(levels: Levels) -> Generator[Setting, Trial, None]:
 
 
 def limits_s(trials: Sequence[Trial], longest_s: float) -> tuple[float, float | None]:
-    """Of the next trial, and of its silence; None: as a run decides, until a trial ran."""
+    """Seconds for the next trial, and for its silence; None: the run's own, until a trial ran."""
     healthy = next((one.seconds for one in trials if one.outcome == "ran"), None)
     given = next((one.seconds for one in trials if one.setting == AS_GIVEN), longest_s)
     silence_s = None
@@ -126,7 +125,7 @@ def limits_s(trials: Sequence[Trial], longest_s: float) -> tuple[float, float | 
 def judge(
     state: State, before: Sequence[Trial], setting: Setting, *, seconds: float, late: bool
 ) -> Trial:
-    """What became of a trial, from the end of its run; `late`: stopped at its time limit."""
+    """The result of a trial, from the end of its run; `late`: stopped at its time limit."""
     attempt, caught = state.attempt, state.last_stall
     outcome: Outcome = "unclear"
     if attempt is None:
@@ -142,7 +141,7 @@ def judge(
         outcome = "hung"
 
     def took(remedy: str) -> bool:
-        # A training that did not come far may not have come to what the setting changes.
+        # A training that stopped early may not have reached what the setting changes.
         told = outcome == "ran" or remedy in attempt.reported
         return not remedy or remedy in attempt.taken or not told
 
@@ -173,6 +172,6 @@ def _place(found: Explanation) -> x.Place | None:
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
-    """Where the command hangs as given: the last that ran, because the search ends at the best."""
+    """If the command hangs as given: the last trial that ran; the search ends at the best."""
     hangs = any(one.setting == AS_GIVEN and one.outcome == "hung" for one in trials)
     return next((one for one in reversed(trials) if hangs and one.avoids), None)

@@ -17,11 +17,12 @@ from watchdog_train.core.fold.state import AttemptRecord, State
 from watchdog_train.core.model import CheckpointFinding, CheckpointRef, Survey, Value, Why, said
 
 BY_A_CHECKPOINT = (None, "nan-loss")
-"""Causes that a checkpoint may have; any other is known not to be its fault: a port, a GPU."""
+"""Causes for which a checkpoint may be responsible; others (a port, a GPU) are independent of
+it."""
 LOADS_SEEN = ("hf", "lightning", "accelerate")
-"""Formats whose loading is hooked: an attempt in which none began has not failed by it."""
+"""Formats whose loading is hooked: an attempt that loaded none did not fail by it."""
 SEEN_IF_NOTED = ("torch", "safetensors")
-"""The same where a hook has noted the save; other scripts may read these files by themselves."""
+"""The same if a hook noted the save; other scripts may read these files without a hook."""
 TURNS = 2
 """Attempts from one unchanged checkpoint that fail the same way; then each older one has one."""
 _REJECTED_CAP = 20
@@ -32,16 +33,16 @@ class Choice(Value):
     chosen: CheckpointFinding | None
     rejected: tuple[CheckpointRejected, ...]
     spent: tuple[str, ...] = ()
-    """Names of those of them that are valid, and with which attempts have failed."""
+    """Names of valid ones, and the attempts that failed with them."""
 
 
 def choose_checkpoint(
     state: State, survey: Survey, *, instead_of: CheckpointRef | None = None
 ) -> Choice:
-    """The newest that is valid; one that cannot be told only when none is.
+    """The newest valid checkpoint; one of unknown validity only if no valid one is left.
 
-    What attempts have failed with is passed over where another one is left. `instead_of` asks for
-    the next older one of the same training.
+    One that attempts failed with is passed over if another is left. `instead_of` asks for the next
+    older one of the same training.
     """
     findings = survey.findings
     refused = [_refusal(finding, state) for finding in findings]
@@ -75,7 +76,7 @@ def choose_checkpoint(
 
 
 def _is_torn_later(finding: CheckpointFinding, chosen: CheckpointFinding) -> bool:
-    """A half-written save after the chosen one; no hook has noted it, so it is listed behind."""
+    """A half-written save after the chosen one; no hook noted it, so the scan lists it later."""
     same = finding.whole is False and finding.home == chosen.home
     return same and (finding.saved_at or 0.0) > (chosen.saved_at or math.inf)
 
@@ -109,9 +110,9 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
-    """The checkpoint of the newest of these attempts, where an older one is due; else None."""
+    """The checkpoint of the newest of these attempts, if an older one is due; else None."""
     last = attempts[-1] if attempts else None
-    # What was not loaded is not to blame, and an older one would not be loaded, either.
+    # One that was not loaded is not the cause, and an older one would not be loaded, either.
     if last is None or last.plan.checkpoint is None or not _used(last, attempts):
         return None
     used = [one.plan.checkpoint for one in attempts if _end(one) == _end(last)]
@@ -124,9 +125,9 @@ def failed_last(attempts: Sequence[AttemptRecord]) -> CheckpointRef | None:
 def _why_spent(
     state: State, finding: CheckpointFinding, instead_of: CheckpointRef | None
 ) -> Why | None:
-    """That attempts have failed with it, and that an older one was taken since, or is to be now.
+    """That attempts failed with it, and that an older one was used since, or is now due.
 
-    None: it has its turns before it, or a person has restarted the run since.
+    None: it has turns left, or a person has restarted the run since.
     """
     attempts = state.attempts[state.reopened_after :]
     failed = [
@@ -156,7 +157,6 @@ def _why_spent(
 
 
 def _may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
-    """Whether it is an older one of the same training."""
     this, that = (
         (one.format, one.home, one.nth, one.ordinal, one.signature) for one in (finding, used)
     )
@@ -164,17 +164,17 @@ def _may_replace(finding: CheckpointFinding, used: CheckpointRef) -> bool:
 
 
 def _used(attempt: AttemptRecord, attempts: Sequence[AttemptRecord]) -> bool:
-    """Whether it may have failed by its checkpoint, which was loaded as far as anybody knows."""
+    """Whether it may have failed by its checkpoint: it was loaded, or that is unknown."""
     plan = attempt.plan.checkpoint
     formats = (
         (*LOADS_SEEN, *SEEN_IF_NOTED) if plan and plan.how_checked == "recorded" else LOADS_SEEN
     )
     watched = plan is not None and plan.format in formats and attempt.first_beat_s is not None
-    # What an attempt says last may be lost; one that failed the same way may have said it.
+    # The last report of an attempt may be lost; one that failed the same way may have made it.
     alike = [one for one in attempts if _end(one) == _end(attempt)]
     began = any(one.began or one.load_begun for one in alike if one.plan.checkpoint is not None)
     raised = attempt.crash.exception if attempt.crash is not None else None
-    # A script may have read the checkpoint itself, without any hook.
+    # A script may have read the checkpoint without any hook.
     began = began or (raised is not None and is_error("checkpoint", raised.message))
     return attempt.resume != "contradicted" and (began or not watched)
 
@@ -188,7 +188,7 @@ def _before(one: CheckpointRef, saved_at: float | None) -> bool:
 
 
 def _end(attempt: AttemptRecord) -> tuple[object, ...] | None:
-    """How it failed, to be compared; None where it did not, or nobody knows how."""
+    """How it failed, for comparison; None if it did not, or that is unknown."""
     if attempt.stall_id is not None:
         return ("hang",)  # whether a step was seen depends on when somebody looked
     if not attempt.code and attempt.signal is None:

@@ -9,9 +9,9 @@ from watchdog_train.core.diagnosis.error_classes import is_error
 from watchdog_train.core.model import CrashFact, Value, WhyCode
 
 Reaction = Literal["stop", "once", "transient", "at-once"]
-"""stop: no restart. once: a restart; none when the same comes again without a newer checkpoint.
-transient: three restarts, the first at once. at-once: a restart, within the limits of
-a plan without progress."""
+"""stop: no restart. once: a restart; none if the same happens again without a newer checkpoint.
+transient: three restarts, the first at once. at-once: a restart, within the limits of a plan
+without progress."""
 USAGE_ERROR = 2
 """Exit code of argparse and click."""
 
@@ -19,15 +19,13 @@ USAGE_ERROR = 2
 class Crash(Value):
     fact: CrashFact
     began: bool
-    """Whether the attempt has made a step."""
     repeated: int = 0
-    """Attempts directly before it that ended the same way; no newer checkpoint came since."""
+    """Attempts directly before it that ended the same way, without a newer checkpoint since."""
     resume_added: bool = False
     """The command had an option that wtrain had added."""
 
     @property
     def text(self) -> str:
-        """Type and message, or the last line of its error output."""
         return self.fact.exception.text if self.fact.exception is not None else self.fact.said
 
     @property
@@ -44,7 +42,7 @@ class Row(NamedTuple):
 
 
 def _is_own_bug(crash: Crash) -> bool:
-    """Also where the interpreter says so itself, without a traceback."""
+    """Also if the interpreter itself reports it, without a traceback."""
     return is_error("own-bug", crash.type) or is_error("no-script", crash.fact.said)
 
 
@@ -116,7 +114,7 @@ def row_of(crash: Crash) -> Row:
 
 
 def most_repeats(crash: Crash) -> int | None:
-    """With how many repetitions the table allows one more attempt that changes nothing.
+    """The number of repetitions after which the table allows one more unchanged attempt.
 
     None: the limits of a plan without progress decide.
     """

@@ -30,16 +30,16 @@ NOTHING = Hold(ground="none")
 
 
 SAID_AFTER_S = 5.0
-"""A wait for a process that outlives the script is said when it has lasted this long."""
+"""Seconds after which a wait for a process that outlives the script is reported."""
 LOOK_AGAIN_S = 0.5
 SETTLED_S = 2.0
-"""What a script has started is by then what it is going to be: Python, and no fork of a shell."""
+"""After this long a started process shows what it is: Python, and no fork of a shell."""
 
 
 def exit_of(
     observation: Observation, state: State, policy: Policy, tree: Tree
 ) -> ExitStatus | Record | Wait | None:
-    """How a tree has ended; None while its training goes on without its first process."""
+    """How a tree has ended; None while its training continues without its first process."""
     sight = observation.of(tree.host)
     status, attempt = sight.exit, state.attempt
     if status is None or status.code != 0 or attempt is None or state.crew is not None:
@@ -79,7 +79,7 @@ def exit_of(
 def wait_for(
     observation: Observation, state: State, timing: Timing, since: float
 ) -> Record | Wait | None:
-    """For what outlives a success that came at `since`; None: its time is over."""
+    """Wait for processes that outlive a success at `since`; None: their time is over."""
     until = _until(since, observation, timing)
     return _wait(observation, state, timing, since, until=until)
 
@@ -114,13 +114,13 @@ def _trains(one: MemberSample) -> bool:
 
 
 def _grows(observation: Observation, sight: TreeSight, timing: Timing) -> bool:
-    """Whether somebody has made a step since the exit, and of late."""
+    """Whether any process has made a recent step since the exit."""
     at = observation.verdict.progress_at
     return at > sight.exited_at and observation.now - at < timing.outlive_s
 
 
 def _as_seen(ends: list[RankEnd]) -> ExitStatus:
-    """The exit of a training that was not its keeper's child, as far as anything tells."""
+    """The exit of a training that was not its keeper's child, if known."""
     end = next(filter(has_failed, ends), ends[-1])
     if end.code is not None or end.signal is not None:
         return ExitStatus(code=end.code, signal=end.signal, how_known="kernel")
@@ -130,7 +130,6 @@ def _as_seen(ends: list[RankEnd]) -> ExitStatus:
 
 
 def judge(found: Iterable[DaemonFacts]) -> tuple[Daemon, ...]:
-    """One judgement for each process, oldest first."""
     sessions: dict[int, list[DaemonFacts]] = {}
     for facts in sorted(found, key=lambda one: (one.process.start, one.process.pid)):
         sessions.setdefault(facts.session, []).append(facts)
@@ -149,7 +148,7 @@ def matching(command: str, patterns: Iterable[str]) -> str | None:
 
 
 def _reasons(members: list[DaemonFacts], judged: Mapping[int, Hold]) -> Iterator[Hold]:
-    """The user's word, then whoever uses it outside the training, then what it holds."""
+    """The user's setting, then users of it outside the training, then what it holds."""
     yield from (Hold(ground="leave", what=one.leave) for one in members if one.leave is not None)
     yield from (Hold(ground="take", what=one.take) for one in members if one.take is not None)
     for one in members:

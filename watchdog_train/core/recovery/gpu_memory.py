@@ -28,19 +28,19 @@ from watchdog_train.core.recovery.outcome import give_up
 from watchdog_train.errors import EXIT_RETRY_ELSEWHERE
 
 NEED_SHARE = 0.9
-"""Of what the job held at most: allocators keep more than they use, and a neighbour who was there
-all the time may have grown a little. Chosen, not measured."""
+"""Of the job's maximum: allocators keep more than they use, and a neighbour present all the time
+may have grown a little. Chosen, not measured."""
 ANSWER_S = 8.0
-"""For the driver to be asked once more after the tree is gone; it is asked every two seconds."""
+"""One more answer of the driver after the tree is gone; it is asked every two seconds."""
 UNNAMED_S = 60.0
-"""For memory that the driver counts and names nobody for (a container, another kind of process):
-it may be what a process of ours is about to give back, and after that nobody can tell."""
+"""For memory in use that the driver assigns to no process (a container, another kind of process):
+a process of the job may be about to free it; later the owner stays unknown."""
 LOOK_AGAIN_S = 0.25
 SAY_AGAIN_S = 10.0
 
 
 def claimed(before: GpuClaim, reading: GpuReading, pids: AbstractSet[int]) -> GpuClaim:
-    """What the job, of these pids, has held at most on each device; grows with each reading."""
+    """The most that the job, of these pids, has held on each device; grows with each reading."""
     needs = {need.device: need.bytes for need in before.needs}
     beside = set(before.beside)
     for device in own_devices(reading, pids):
@@ -64,9 +64,9 @@ def _held_bytes(device: GpuDevice, pids: AbstractSet[int], *, foreign: bool) -> 
 
 
 def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHold:
-    """Who stands in the way of another attempt, by a reading after the end of the job.
+    """Processes that prevent another attempt, by a reading after the end of the job.
 
-    `ours` are pids that are known to be the job's and nobody else's by now.
+    `ours` are pids that belong to the job alone by now.
     """
     mine: list[GpuHolder] = []
     others: list[GpuHolder] = []
@@ -84,7 +84,7 @@ def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHol
             if one.pid not in ours and (need is not None or one.pid not in claim.beside)
         ]
         others += theirs
-        # Without a word about who held how much, a process of nobody proves no lack of room.
+        # Without the owners' shares a process of unknown size proves no lack of room.
         if need is not None and not theirs and not any(o.device == device.index for o in mine):
             unnamed.append(device.index)
     return GpuHold(ours=tuple(mine), others=tuple(others), unnamed=tuple(unnamed))

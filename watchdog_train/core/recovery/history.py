@@ -23,7 +23,6 @@ from watchdog_train.core.recovery.crashes import Crash
 from watchdog_train.core.recovery.remedies import Remedies, parted
 
 EARLY_LIMIT = 2
-"""Attempts of one plan that end before their first step."""
 STUCK_LIMIT = 3
 """Attempts of one plan without a newer step or checkpoint."""
 SLOWER_FACTOR = 3.0
@@ -56,7 +55,7 @@ class Case(Value):
 
     @property
     def rank_end(self) -> RankEnd | None:
-        """The rank whose end has made the others stand still."""
+        """The rank for whose end the others waited."""
         if not self.stalled or self.stall is None or self.stall.basis != "rank-gone":
             return None
         ends = [end for end in self.state.rank_ends if end.rank in self.stall.ranks]
@@ -64,7 +63,7 @@ class Case(Value):
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt crashed, or a rank did without which the others stood still."""
+        """Whether the attempt crashed, or a rank failed for which the others waited."""
         end = self.rank_end
         crash = self.attempt.crash
         return (
@@ -75,7 +74,7 @@ class Case(Value):
 
     @property
     def crash(self) -> Crash | None:
-        """What has failed, for the table; None where nothing has, or nobody knows what."""
+        """What has failed, for the table; None if nothing failed, or that is unknown."""
         fact = self.attempt.crash
         if fact is None or not self.failed:
             return None
@@ -112,7 +111,7 @@ class Case(Value):
 
 
 def _is_newer(one: CheckpointRef, other: CheckpointRef | None, survey: Survey) -> bool:
-    """By the count in the files where that goes on over epochs, else as the scan orders them."""
+    """By the count in the files if that continues over epochs, else in the order of the scan."""
     if other is None:
         return True
     this, that = ((each.path, each.saved_at) for each in (one, other))
@@ -168,10 +167,10 @@ def gather(state: State, survey: Survey, policy: Policy, catalogue: Remedies) ->
 
 
 def _spoiled(attempts: tuple[AttemptRecord, ...]) -> frozenset[str]:
-    """Remedies with which training crashed before its first step, while without it came further.
+    """Remedies with which training crashed before its first step, while it got further without.
 
     A hang counts as further than a crash: offline mode with an incomplete cache turns one into
-    the other. So does one with which steps were much slower and training came no further.
+    the other. Also one with which steps were much slower and training came no further.
     """
     spoiled: set[str] = set()
     began = False
@@ -200,7 +199,7 @@ def _idle_attempts(
 
 
 def tries(case: Case) -> tuple[AttemptRecord, ...]:
-    """Attempts without progress that ran under the plan as it would be tried again."""
+    """Attempts without progress under the plan as it would be tried again."""
     wanted = frozenset(use.id for use in case.effect)
     return tuple(attempt for attempt in case.idle if attempt.plan.settings == wanted)
 

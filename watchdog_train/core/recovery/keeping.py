@@ -20,13 +20,13 @@ from watchdog_train.core.recovery.choice import name_of
 from watchdog_train.core.recovery.plans import AUTO_RESUME
 
 MOST_PATHS = 2
-"""Files that are kept at a time: the newest state, and the best one beside it."""
+"""Files kept at a time: the newest state, and the best one."""
 EVERY_S = 60.0
 COST_FACTOR = 20.0
 """A copy may take a twentieth of the time: after one of 10 s the next comes 200 s later."""
 AFTER_FAILURE_S = 600.0
 BEFORE_LAUNCH_S = 120.0
-"""So long after an attempt its restart waits for a copy: 4 GiB to a disk that takes 36 MB/s."""
+"""Seconds that a restart waits for a copy: 4 GiB to a disk that takes 36 MB/s."""
 _FORMATS = ("torch", "safetensors")
 
 
@@ -52,7 +52,7 @@ def keep(observation: Observation, state: State, policy: Policy) -> Action | Non
 
 
 def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> SaveRecord | None:
-    """The newest save of a single file that is overwritten in place and of which none is kept."""
+    """The newest save of a single file that is overwritten in place, without a copy of any."""
     kept = {one.path: one.saved_at for one in state.kept}
     for save in reversed(saves):
         if not save.files:  # it is being written: what an older note says of it is past
@@ -85,7 +85,7 @@ def _has_number(path: str) -> bool:
 
 
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Keep the checkpoint that the next attempt resumes from, where that may write over it."""
+    """Keep the checkpoint of the next attempt, if the attempt may overwrite it."""
     attempt, plan = state.attempt, state.next_plan
     if attempt is None or plan is None or plan.checkpoint is None:
         return None
@@ -94,7 +94,7 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
         return None if late else Wait(until=observation.now + 0.05)
     used = plan.checkpoint
     kept = next((one for one in state.kept if one.path == used.path), None)
-    # Once: the file may be another one by now than the scan has found.
+    # Once: the file may have changed since the scan.
     tried = state.keep_failed or state.kept[-1:] == (kept,)
     if tried and state.kept_mono >= attempt.ended_mono:
         return None
@@ -111,7 +111,7 @@ def before_launch(observation: Observation, state: State, policy: Policy) -> Act
 
 
 def unkept(state: State, plan: Plan) -> bool:
-    """Whether the attempt may begin at step 0 and save over a checkpoint that is kept nowhere."""
+    """Whether the attempt may begin at step 0 and overwrite a checkpoint without a copy."""
     used = plan.checkpoint
     if used is None or plan.resume_via != "env" or used.copy_of is not None:
         return False
@@ -121,15 +121,15 @@ def unkept(state: State, plan: Plan) -> bool:
 def restore(
     observation: Observation, state: State, plan: Plan, resume_arg: str | None = None
 ) -> Action | None:
-    """Put a kept copy back where the script opens its own path and that is torn; once.
+    """Put a kept copy back, once, if the script opens its own path and that is torn.
 
-    Also where the next attempt is told of another one, unless by the user's own --resume-arg: it
-    may not listen.
+    Also if the next attempt gets another one, unless by the user's own --resume-arg: it may not
+    use it.
     """
     used, told, survey = plan.checkpoint, observation.restored, observation.survey
     if told is not None:
         event = msgspec.convert(told, e.CheckpointRestored, from_attributes=True)
-        # What is at the path now is for another scan to say.
+        # Another scan has to check the file that is at the path now.
         done = told.problem is None
         return Record(events=(event,), consumes=("restore", "survey") if done else ("restore",))
     given = plan.resume_via == "argv" and resume_arg != AUTO_RESUME
@@ -155,7 +155,7 @@ def _is_early(now: float, state: State) -> bool:
 
 
 def _is_saving(sample: Sample) -> bool:
-    """What is being written over now would be copied torn."""
+    """A file that is being overwritten would be copied torn."""
     return not kill.live(sample) or any(
         slot.saves_begun > slot.saves_ended for _, slot in sample.judged
     )

@@ -15,7 +15,7 @@ from watchdog_train.core.fold.state import Kill, State, Tree
 from watchdog_train.core.model import MemberSample, ProcessId, Sample, Why, written
 from watchdog_train.core.policy import Stopping
 
-# Numbers of POSIX; the system layer translates them where they do not exist.
+# Numbers of POSIX; the system layer translates them if they do not exist.
 SIGINT, SIGKILL, SIGTERM, SIGSTOP = 2, 9, 15, 19
 
 STAGES: dict[KillSequence, tuple[KillStage, ...]] = {
@@ -33,25 +33,25 @@ SIGNALS: dict[KillStage, int] = {
     "keeper": 0,
 }
 HELPERS = ("resource_tracker", "torch_shm_manager", "forkserver")
-"""Names of processes that clean up after the others and then end by themselves."""
+"""Names of processes that clean up after the others and then exit."""
 
 CHASED: tuple[KillStage, ...] = ("root", "terminate", "kill", "launchers")
-"""Stages that also signal who has not been signalled yet: newcomers, and those whom a supervisor
-that died between its intent and its deed has left out."""
+"""Stages that also signal processes not signalled yet: newcomers, and those left out by a
+supervisor that died between its intent and the signal."""
 
 WRAPPER_S = 5.0
-"""A shell whose training has ended may do this long what comes after it: `conda run` prints all
-that it has captured, a script copies its results."""
+"""How long a shell may finish its own work after its training has ended: `conda run` prints all
+captured output, a script copies its results."""
 
 KEEPER_S = 3.0
-"""For the keeper to see the last process end and to end itself."""
+"""For the keeper to see the last process exit, and to exit."""
 KILL_S = 20.0
-"""After SIGKILL; what lives longer is in the kernel and is reported so."""
+"""After SIGKILL; a process that lives longer is in the kernel and is reported so."""
 LOOK_AGAIN_S = 0.05
 
 
 def live(sample: Sample) -> tuple[MemberSample, ...]:
-    """Members that can still do something and are ours to kill: not the keeper, not zombies."""
+    """Members that can still act and may be killed: not the keeper, not zombies."""
     left = {daemon.process for daemon in sample.daemons if daemon.is_left}
     return tuple(
         member
@@ -63,13 +63,13 @@ def live(sample: Sample) -> tuple[MemberSample, ...]:
 
 
 def nobody_left(observation: Observation) -> bool:
-    """Whether two looks agree that no process of the attempt but its keeper lives."""
+    """Whether two samples agree that no process of the attempt but its keeper lives."""
     samples = [sight.sample for sight in observation.trees]
     return all(sample.empty_looks >= 2 and not live(sample) for sample in samples)
 
 
 def begin_first(sequence: KillSequence, observation: Observation, state: State, why: Why) -> Action:
-    """Begin on the first machine that is heard and where somebody lives; the others follow."""
+    """Begin on the first machine that reports live processes; the others follow."""
     sights = [observation.of(tree.host) for tree in state.trees if not tree.settled]
     samples = [sight.sample for sight in sights if sight.is_heard]
     if not samples:
@@ -81,9 +81,10 @@ def begin_first(sequence: KillSequence, observation: Observation, state: State, 
 def pursue_all(
     observation: Observation, state: State, stopping: Stopping, *, ask_until: float
 ) -> Action | None:
-    """The next action of what is under way, on all machines: none goes ahead of another.
+    """The next action of the kill under way, on all machines in the same stage.
 
-    What was begun on one of them is begun on the others; what a training left is its machine's.
+    A kill begun on one machine is begun on the others; processes that a training left belong to
+    their machine.
     """
     if state.kill is None:
         return None
@@ -95,7 +96,7 @@ def pursue_all(
         sight = observation.of(host)
         sample = sight.sample
         action: Action | None = None
-        # Nothing is concluded from what it showed before it heard of us, or of our last order.
+        # A sample older than the machine's answer to the last order proves nothing.
         if not sight.is_heard or (kill is not None and sight.obeyed_at > observation.now):
             action = Wait(until=observation.now + LOOK_AGAIN_S)
         elif kill is not None:
@@ -128,9 +129,9 @@ def pursue(
     ask_until: float,
     obeyed_at: float = 0.0,
 ) -> Action | None:
-    """The next action of the sequence under way, None when there is none.
+    """The next action of the sequence under way, None without one.
 
-    A training that was asked to end may do so until `ask_until`. An agent hears of signals later
+    A training that was asked to exit may do so until `ask_until`. An agent receives signals later
     than they were decided: at `obeyed_at`.
     """
     tree = state.tree(sample.machine)
@@ -146,14 +147,14 @@ def pursue(
     if hurried and kill.sequence == "stop" and stage in ("ask", "root"):
         return begin("now", state, sample, kill.why.plus(Why("now")))
     if stage == "keeper":
-        # Somebody was born after the last look.
+        # A process was born after the last sample.
         return begin(kill.sequence, state, sample, kill.why, after="helpers")
     targets = _targets(kill.sequence, stage, alive, state, root=tree.root)
     deadline = kill.stage_mono + _limit_s(stage, stopping, frozen=_frozen(alive))
     if stage == "ask":
         deadline = ask_until
     if stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
-        # A shell that died of the signal has left its training the rest of the time to save.
+        # A shell killed by the signal leaves its training the rest of the time to save.
         deadline = max(deadline, state.stop.mono + stopping.grace_s)
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
@@ -194,7 +195,7 @@ def begin(
         targets = _targets(sequence, stage, alive, state, root=root)
         signal = _root_signal(state) if stage == "root" else SIGNALS[stage]
         if stage == "keeper":
-            # The keeper waits for its orphans: it is told that those who are left stay.
+            # The keeper waits for its orphans: inform it that the remaining ones stay.
             stays = any(daemon.is_left for daemon in sample.daemons)
             targets = (keeper,) if stays and keeper is not None else ()
             signal, why = (SIGTERM if targets else 0), Why("nothing-left")
@@ -237,7 +238,7 @@ def _outlived(alive: tuple[MemberSample, ...], seconds: float) -> Why:
 
 
 def _survived(sample: Sample, pids: tuple[int, ...], why: Why) -> Record:
-    """That these processes are in the kernel or frozen, where no signal ends them."""
+    """These processes are in the kernel or frozen, where no signal kills them."""
     return Record(events=(SurvivedKill(where=written(sample.machine), pids=pids, why=why),))
 
 
@@ -268,8 +269,8 @@ def _targets(
             chosen = launchers
         case "terminate":
             ranks = [m for m in others if m.member.role == "rank"]
-            # Without heartbeats nobody is known as a rank: the root gets the word, and what a
-            # dead root has left.
+            # Without heartbeats no process is known as a rank: signal the root, and what a dead
+            # root has left.
             rest = [m for m in others if m.member.identity == root]
             rest = rest or (others if sequence == "stop" else [])
             chosen = others if sequence == "sweep" else ranks or rest
@@ -285,12 +286,12 @@ def _targets(
 def _first_to_hear(
     alive: tuple[MemberSample, ...], root: ProcessId | None, signal: int
 ) -> list[MemberSample]:
-    """Whom a user's stop is told: the training itself, or what handles it on its behalf.
+    """Who gets a user's stop: the training itself, or a process that handles it on its behalf.
 
-    A shell, `conda run` or `time` that is sent SIGTERM dies of it at once, and the training behind
-    it learns nothing. So such a wrapper is passed over, and ends when the training has ended; one
-    that handles SIGTERM (`uv run`, `timeout`, a script with a trap) decides itself what it means.
-    Ctrl-C goes to the root's group as from a terminal, and to trainings outside of that group.
+    A shell, `conda run` or `time` dies of SIGTERM at once, and the training behind it learns
+    nothing. So such a wrapper is passed over, and exits after the training; one that handles
+    SIGTERM (`uv run`, `timeout`, a script with a trap) decides what it means. Ctrl-C goes to the
+    root's group as from a terminal, and to trainings outside that group.
     """
     roots = [m for m in alive if m.member.identity == root]
     by_pid = {m.member.pid: m for m in alive}
@@ -326,7 +327,7 @@ def _limit_s(stage: KillStage, stopping: Stopping, *, frozen: bool) -> float:
 
 
 def _keeper(state: State, tree: Tree, kill: Kill, sample: Sample, *, now: float) -> Action | None:
-    """Nobody but the keeper is left: two looks must agree before it is over."""
+    """Only the keeper is left: two samples must agree before it is over."""
     if sample.empty_looks < 2:
         return Wait(until=now + LOOK_AGAIN_S)
     seen = (one.member.identity for one in sample.members if one.member.role == "keeper")

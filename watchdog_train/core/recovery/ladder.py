@@ -23,15 +23,15 @@ from watchdog_train.core.recovery.remedies import Remedies, RemedySpec, parted
 from watchdog_train.errors import EXIT_GAVE_UP, EXIT_RETRY_ELSEWHERE
 
 FALLBACK = ("num-workers-0", "omp-1")
-"""Settings for a hang of unknown cause that came back after a plain restart."""
+"""Settings for a hang of unknown cause that returned after a plain restart."""
 _NATIVE_CRASHES = (4, 6, 7, 8, 11)
-"""ILL, ABRT, BUS, FPE, SEGV: from below the script, where its own errors end with a code."""
+"""ILL, ABRT, BUS, FPE, SEGV: from below the script, whose own errors exit with a code."""
 
 
 class Restart(Value):
     plan: Plan
     choice: Choice
-    """Its checkpoint, and newer ones that were passed over."""
+    """The chosen checkpoint, and newer ones that were passed over."""
     delay_s: float = 0.0
 
 
@@ -51,7 +51,7 @@ def first_plan(state: State, policy: Policy, catalogue: Remedies) -> Plan:
 def next_step(
     state: State, survey: Survey, policy: Policy, catalogue: Remedies
 ) -> Restart | GivenUp:
-    """What follows the last attempt, which has ended with nothing of it alive."""
+    """What follows the last attempt, which has ended without live processes."""
     case = history.gather(state, survey, policy, catalogue)
     end = _not_due(case)
     if end is not None and not state.just_reopened:
@@ -138,12 +138,12 @@ def _may_try(case: Case, spec: RemedySpec) -> bool:
         return False
     if case.explanation is not None and spec.id in case.explanation.pointless:
         return False
-    # What is in effect in part may be tried as a whole once it is allowed.
+    # A setting in partial effect may be tried completely once it is allowed.
     return all(use.id != spec.id or use.in_part for use in case.effect)
 
 
 def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
-    """Whether the part that needs no permission may help: it is for the ranks other than 0."""
+    """Whether the part without permission may help: it is for the ranks other than 0."""
     if spec.in_part is None or any(use.id == spec.id for use in case.effect):
         return False
     root = case.explanation.root if case.explanation is not None else None
@@ -180,7 +180,7 @@ def _may_repeat(case: Case) -> bool:
 
 
 def _with_older(case: Case) -> Case | None:
-    """The same with the next older valid checkpoint, where the newest had its turns."""
+    """The same with the next older valid checkpoint, if the newest had its turns."""
     failed = failed_last(case.idle)
     if failed is None or case.family not in BY_A_CHECKPOINT:
         return None
@@ -192,7 +192,7 @@ def _with_older(case: Case) -> Case | None:
 
 
 def _crashed_by_itself(case: Case) -> bool:
-    """An error of its own, again with one checkpoint, points at that; hangs and kills seldom do."""
+    """An error of the script, twice with one checkpoint, points at it; hangs and kills do not."""
     end = case.rank_end
     signal = end.signal if end is not None else case.attempt.signal
     return case.failed and signal in (None, *_NATIVE_CRASHES)
@@ -209,7 +209,7 @@ def _fallback(case: Case) -> tuple[RemedyUse, ...] | None:
 
 
 def _permitted(case: Case) -> tuple[RemedyUse, ...] | None:
-    """The next of those that change the training, or its device, and that the user has allowed."""
+    """The next remedy that changes the training, or its device, and is allowed by the user."""
     allow = case.policy.recovery.allow
     for spec in case.catalogue.values():
         allowed = spec.id in allow or (spec.kind in allow and not spec.for_trials)
@@ -236,15 +236,15 @@ def _restart(case: Case, added: tuple[RemedyUse, ...], offers: Sequence[str]) ->
 
 
 def _resume_arg(case: Case) -> str | None:
-    """As the user said; None after an attempt that ended by it before its first step.
+    """By the user's setting; None after an attempt that ended by it before its first step.
 
-    That is one in which the script refused what auto had found, or was to find a checkpoint of its
-    own where we know none.
+    In such an attempt the script refused the option found by auto, or had to find a checkpoint
+    of its own although the scan knows none.
     """
     given, last = case.policy.recovery.resume_arg, case.attempt
     failed = last.plan.resume_arg is not None and not last.began
     refused = given == plans.AUTO_RESUME and last.code == crashes.USAGE_ERROR
-    # Of a program without heartbeats no first step is ever seen.
+    # A program without heartbeats never shows a first step.
     found_none = last.plan.checkpoint is None and last.first_beat_s is not None
     return None if failed and (refused or found_none) else given
 

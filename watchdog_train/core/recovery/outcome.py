@@ -50,7 +50,7 @@ def _end(outcome: Outcome, exit_code: int, why: Why, *warnings: Why) -> RunFinis
 
 
 def child_code(attempt: AttemptRecord) -> int:
-    """The child's own code, 128 + N for signal N, 75 when nobody knows it."""
+    """The child's own code, 128 + N for signal N, 75 if that is unknown."""
     if attempt.code is not None:
         return attempt.code
     if attempt.signal is not None:
@@ -74,7 +74,7 @@ def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     elif total is not None and attempt.last_step < total:
         doubts.append(Why("ended-early", step=attempt.last_step, of=total))
     doubts += [Why("others-went-on", end=end) for end in state.rank_ends[:4] if has_failed(end)]
-    # A save was seen before it: the checkpoint of its plan, or one that is gone or damaged.
+    # It saved before: the plan's checkpoint, or one that is gone or damaged.
     before = any(one.saves for one in state.attempts if one.attempt < attempt.attempt)
     if attempt.resume == "contradicted":
         doubts.append(Why("began-again"))
@@ -91,7 +91,6 @@ def give_up(
     guilty: tuple[GuiltyNode, ...] = (),
     consumes: tuple[TaskName, ...] = (),
 ) -> Record:
-    """No further attempt, for the whole job; the arguments are those of the event."""
     event = e.GivenUp(why=why, exit_code=exit_code, outcome=outcome, guilty=guilty)
     return Record(events=(event,), consumes=consumes)
 

@@ -34,14 +34,14 @@ _SURE_NAMES = (
     "auto_resume", "autoresume", "resume_training", "resume_from_latest", "resume_from_last",
     "resume_latest", "resume_last", "init_from",
 )  # fmt: skip
-"""Of an option that resumes, the surest first."""
+"""Options that resume, the surest first."""
 _OWN_RESUME = {name for name in _SURE_NAMES if "resume" in name} | {"auto_resume_from_checkpoints"}
 
 _NO = ("null", "none", "false", "no", "off", "0", "never", "scratch")
 """Values of such an option that ask for no resume."""
 
 _OWN_RESUME_OF = {"lightning": frozenset(("ckpt_path",))}
-"""Options that mean it in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
+"""Options that resume in the scripts of one framework only: LightningCLI's `fit --ckpt_path`."""
 
 
 class Resume(Value):
@@ -49,7 +49,6 @@ class Resume(Value):
     via: ResumeVia
     why: Why
     template: str | None = None
-    """The arguments in argv that name it."""
 
 
 def build(
@@ -106,7 +105,7 @@ def launcher_environment(state: State, attempt: int) -> dict[str, str]:
 
 
 def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey) -> Resume:
-    """The way a checkpoint takes into the script, and why there is none."""
+    """How a checkpoint is passed to the script, and why it is not."""
     argv, options, chosen = state.argv, state.resume_options, choice.chosen
     template = resume_arg if resume_arg != AUTO_RESUME else None
     if script_words(argv).receiver == "nobody":
@@ -115,7 +114,7 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey)
         saved = survey.directories or any(one.saves for one in state.attempts)
         problem = survey.problem or survey.gone or ""
         nothing = Why("no-valid-checkpoint" if saved else "no-place", problem=problem)
-        # It may save what nobody but itself can read; an older run's is not what was meant.
+        # It may save in a format known only to itself; an older run's checkpoint is not wanted.
         seen = survey.findings or survey.problem
         if template is None or names_path(template) or seen:
             return Resume(argv=argv, via="none", why=nothing.plus(Why("from-start")))
@@ -151,7 +150,7 @@ def resume(state: State, choice: Choice, resume_arg: str | None, survey: Survey)
 
 
 def names_path(template: str) -> bool:
-    """Whether these arguments hand over a checkpoint; else the script is to find its own."""
+    """Whether these arguments name a checkpoint; else the script finds its own."""
     return any(placeholder in template for placeholder in PLACEHOLDERS)
 
 
@@ -169,7 +168,7 @@ def _by_arguments(argv: tuple[str, ...], template: str, path: str, why: Why) -> 
 
 
 def sure_option(options: Sequence[str]) -> str | None:
-    """The arguments that surely resume; None where that would be a guess."""
+    """The arguments that surely resume; None if that would be a guess."""
     plain = {
         re.split("[ =]", option.lstrip("-"))[0].replace("-", "_").replace(".", "_"): option
         for option in options
@@ -194,7 +193,7 @@ def way(
     *,
     asks: bool = False,
 ) -> Why:
-    """How a restart will resume, as far as that is known before one.
+    """How a restart will resume, if known before it.
 
     `trainings` is None before the first step; `asks`: the script has called resume_path().
     """
@@ -231,7 +230,7 @@ def _suggestion(
 def own_resume_option(
     argv: Sequence[str], format_name: str = "", *, flags: bool = True
 ) -> str | None:
-    """The option by which the command itself asks to resume, None when there is none.
+    """The option by which the command itself asks to resume; None without one.
 
     Without `flags` an option counts only with a path or name.
     """
@@ -253,9 +252,9 @@ def own_resume_option(
 
 
 def with_arguments(argv: tuple[str, ...], template: str, path: str) -> tuple[str, ...]:
-    """The command with the template's arguments; a value that an option has already is replaced.
+    """The command with the template's arguments; existing values of these options are replaced.
 
-    Only the script's own arguments are touched. Nothing is added where nobody would get it.
+    Only the script's own arguments change. Nothing is added that would not reach the script.
     """
     place = script_words(argv)
     if place.receiver == "nobody":

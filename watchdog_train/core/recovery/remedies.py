@@ -15,7 +15,7 @@ EVERYWHERE: tuple[Platform, ...] = get_args(Platform)
 
 
 def parted(word: str) -> tuple[str, int | None]:
-    """The remedy and the number of `ID` or `ID=N`; without a number what cannot be read as such."""
+    """The remedy and the number of `ID` or `ID=N`; None if no number can be read."""
     name, _, number = word.partition("=")
     if number.isascii() and number.isdigit() and len(number) < 10 and int(number):
         return name, int(number)
@@ -29,29 +29,27 @@ class RemedySpec(Value):
     """What it does, as a clause: `loads data in the main process`."""
     env: dict[str, str] = msgspec.field(default_factory=dict)
     parameters: dict[str, Any] | None = msgspec.field(default_factory=dict)
-    """For the client, which knows by the id what to do; None: it does nothing."""
+    """For the client, which acts by the id; None: the client does nothing."""
     in_part: dict[str, Any] | None = None
-    """The entry of a remedy that must be allowed, as far as it needs no permission."""
+    """The entry of a remedy that needs permission, for the part that needs none."""
     needs_allow: bool = False
-    """Never by itself although its kind would be."""
+    """Needs permission although its kind does not."""
     for_trials: bool = False
     """It leaves most of the training out: only by its own id, never by its kind."""
     counts_attempts: bool = False
-    """It goes one step further in each attempt: its entry says the how many-th it is (`times`)."""
+    """Each attempt goes one step further: its entry has the number of the attempt (`times`)."""
     evidence_only: bool = False
-    """It mends nothing and slows training: for the next attempt alone."""
+    """It repairs nothing and slows training: for the next attempt alone."""
     precondition: str = ""
     """When it may be applied, and who checks that; "" when it always may."""
     changes: str = "nothing"
-    """What it changes for the result of the training."""
     may_break: str
     script_line: str = ""
-    """The lines that make it permanent in the script, "" when there is nothing to keep."""
+    """The lines that make it permanent in the script, "" without any."""
     platforms: tuple[Platform, ...] = EVERYWHERE
 
     @property
     def in_process(self) -> dict[str, Any] | None:
-        """Its entry of WTRAIN_SETTINGS."""
         return None if self.parameters is None else {"id": self.id, **self.parameters}
 
     @property
@@ -60,7 +58,7 @@ class RemedySpec(Value):
 
     @property
     def number(self) -> int | None:
-        """What it takes where `--with ID=N` says no other; None where it takes no number."""
+        """Its number for `--with ID` without one; None if it takes no number."""
         return (self.parameters or {}).get("n")
 
 
@@ -68,7 +66,7 @@ Remedies = Mapping[str, RemedySpec]
 
 
 def variables(script_line: str | None = None, /, **env: str) -> dict[str, Any]:
-    """The fields of a remedy that only sets variables; the client says whether they arrived."""
+    """The fields of a remedy that only sets variables; the client reports whether they arrived."""
     lines = (
         f'os.environ["{name}"] = "{value}"  # before the import' for name, value in env.items()
     )
@@ -82,16 +80,16 @@ def tried(state: State) -> tuple[RemedyUse, ...]:
 
 
 def helped(state: State) -> tuple[str, ...]:
-    """Settings that a family named, and with which a later attempt passed the point of its hang.
+    """Settings named by a family, with which a later attempt passed the point of its hang.
 
-    The hang must have a proven cause, or have come in two attempts without the setting: one that
-    came once may have been chance. What a person or an experiment brought is never listed.
+    The hang must have a proven cause, or have come in two attempts without the setting: a single
+    one may be chance. Settings from a person or an experiment are never listed.
     """
     return tuple(name for name, is_shown in _passed_with(state) if is_shown)
 
 
 def passed_once(state: State) -> tuple[str, ...]:
-    """The same settings where the hang came once and its cause is not proven."""
+    """The same settings after a single hang without a proven cause."""
     return tuple(name for name, is_shown in _passed_with(state) if not is_shown)
 
 
@@ -116,7 +114,7 @@ def _is_shown(name: str, passed: Sequence[StallRecord], state: State) -> bool:
 
 
 def _passed(name: str, stall: StallRecord, state: State) -> bool:
-    """Whether the hang or crash has named it, and an attempt with it has come further since."""
+    """Whether the hang or crash named it, and an attempt with it got further since."""
     before = next((a for a in state.attempts if stall.id in (a.stall_id, a.crash_id)), None)
     offered = stall.explanation.remedies if stall.explanation is not None else ()
     named = any(one.name == name and one.by == "family" for one in offered)

@@ -84,7 +84,7 @@ def between_attempts(
 
 
 def scan_early(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Scan for checkpoints once nobody is left to write one, beside evidence and keeper."""
+    """Scan for checkpoints once all writers have exited, parallel to evidence and keeper."""
     attempt = state.attempt
     if attempt is None or not attempt.ended or attempt.settled:
         return None
@@ -145,7 +145,7 @@ def _plan_again(
                 why=said(chosen.said),
             )
         )
-    # Counted from the end: evidence and scan are a part of it. After a boot the clock began anew.
+    # Counted from the end, so evidence and scan are included. After a boot the clock restarts.
     ended = state.attempt.ended_mono if state.attempt is not None else observation.now
     until = min(ended, observation.now) + step.delay_s
     left_s = until - observation.now
@@ -181,7 +181,7 @@ def _backoff(observation: Observation, state: State) -> Wait | None:
 
 
 def _failed_scan(observation: Observation, state: State, policy: Policy) -> Action:
-    """Say what comes next, or give up: no attempt is planned from a failed scan."""
+    """Announce what comes next, or give up: no attempt is planned from a failed scan."""
     failures = state.scan_failures + 1
     problem = observation.survey.problem if observation.survey is not None else None
     why = Why("scan-failed", problem=problem or "unknown")
@@ -207,15 +207,15 @@ def _failed_scan(observation: Observation, state: State, policy: Policy) -> Acti
 
 
 class TornSave(Value):
-    """A save that was not finished, and the whole one that tells how much the next one needs."""
+    """An incomplete save, and the valid one from which the size of the next save is estimated."""
 
     whole: str
     torn: tuple[str, ...]
-    """The next save may write over these: what they take is room for it."""
+    """The next save may overwrite these: their size is room for it."""
 
 
 def torn_save(state: State) -> TornSave | None:
-    """What the last attempt has left half-written; None where every save is whole."""
+    """The last attempt's half-written save; None if every save is valid."""
     plan = state.next_plan
     if plan is None or plan.checkpoint is None or not state.torn:
         return None
@@ -227,7 +227,7 @@ def _room_to_launch(observation: Observation, state: State, policy: Policy) -> A
     if postponed is not None and observation.now - postponed.since >= limit_s:
         return _give_up_for_room(Why("cannot-start", because=(postponed.why,)), limit_s)
     lacking = observation.short or observation.no_room
-    # How much the next save needs is an estimate: nothing is given up for it.
+    # The size of the next save is an estimate: no run gives up for it.
     known, lacking = lacking is not None, lacking or observation.no_save_room
     if lacking is None:
         return None

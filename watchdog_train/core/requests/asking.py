@@ -25,9 +25,9 @@ from watchdog_train.core.policy import Policy
 from watchdog_train.core.recovery import kill
 
 PROOF_S = 60.0
-"""A save that no survey has found whole by then is not looked at again."""
+"""Seconds. A save that no scan has found valid by then is not checked again."""
 SAVE_LATE_S = 600.0
-"""A request to save that has no proof after this is said to have none."""
+"""A request to save without a proof after this is reported as unproven."""
 AHEAD_STEPS = 3
 """Ranks agree on a step some steps ahead: after so many the request can have been answered."""
 AHEAD_STEPS_OF_SEVERAL = 14
@@ -35,19 +35,19 @@ AHEAD_STEPS_OF_SEVERAL = 14
 
 
 def ask_save(observation: Observation, by: str) -> AskSave:
-    """A request to save; whether somebody listens is part of it."""
+    """A request to save; the answer includes whether a hook listens."""
     return AskSave(can_be_asked=_can_save(observation.sample), by=by)
 
 
 def awaits_proof(state: State) -> bool:
-    """Whether a finished save would be the proof of something."""
+    """Whether a finished save would prove something."""
     asked = state.stop_asked
     stop = asked is not None and asked.expects_save and asked.saved is None
     return stop or state.save_requested > state.save_proven
 
 
 def prove(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """After a request: a whole checkpoint that a hook saw finished since is the proof."""
+    """After a request: a valid checkpoint that a hook saw finished since is the proof."""
     if not awaits_proof(state):
         return None
     attempt = state.attempt
@@ -56,7 +56,7 @@ def prove(observation: Observation, state: State, _policy: Policy) -> Action | N
     proofs = _proofs(observation, state)
     if save is None or not proofs:
         return _late(observation, state) if running else None
-    # After the end the survey belongs to the next plan and is only read; a stop has no next plan.
+    # After the end the scan belongs to the next plan and is only read; a stop has no next plan.
     ours = running or state.stop is not None
     if observation.survey is None:
         old = observation.wall - save.t > PROOF_S
@@ -84,12 +84,12 @@ def prove(observation: Observation, state: State, _policy: Policy) -> Action | N
 
 
 def looks_for_proof(observation: Observation, state: State) -> bool:
-    """Whether a run that is over has still to learn what its last save is worth."""
+    """Whether the validity of the last save is still unknown after the end of the run."""
     return "survey" in observation.running and bool(_proofs(observation, state))
 
 
 def stop(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """A user's stop: ask where the script can be asked, else the root gets the word."""
+    """A user's stop: ask the script if it can answer, else signal the root."""
     request, attempt, sample = state.stop, state.attempt, observation.sample
     if request is None or state.kill is not None:
         return None
@@ -122,10 +122,10 @@ def stop(observation: Observation, state: State, policy: Policy) -> Action | Non
 
 
 def ask_until(observation: Observation, state: State, policy: Policy) -> float:
-    """How long a training that was asked to stop may take; later while it is on its way to it.
+    """How long a training asked to stop may take; later while it approaches its answer.
 
-    A request is read at the end of a step: during a long step, an evaluation or a save nobody can
-    answer, and a signal would cost the work that the request was to save.
+    A request is read at the end of a step. A long step, an evaluation or a save cannot answer, and
+    a signal would cost the work that the request was to save.
     """
     under_way, asked = state.kill, state.stop_asked
     if under_way is None:
@@ -152,7 +152,7 @@ def _can_save(sample: Sample) -> bool:
 
 
 def _proofs(observation: Observation, state: State) -> tuple[e.SaveProven, ...]:
-    """What the newest save would prove, if it is whole."""
+    """What the newest save would prove, if it is valid."""
     save = observation.last_save
     if save is None:
         return ()
@@ -190,7 +190,7 @@ def _step(slots: list[SlotReading]) -> int | None:
 
 
 def answers(observation: Observation, state: State) -> list[e.AnyEvent]:
-    """Requests that a rank has taken since the last poll, or found no common step for."""
+    """Requests that a rank has answered since the last poll, or found no common step for."""
     slots = [slot for _, slot in observation.sample.judged]
     step = _step(slots)
     found: list[e.AnyEvent] = []

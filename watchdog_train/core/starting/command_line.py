@@ -19,8 +19,6 @@ Family = Literal["torchrun", "accelerate"]
 
 
 class Options:
-    """How a launcher's options are written."""
-
     def __init__(
         self, *, flags: str, values: str, shorts: Mapping[str, str], abbreviated: bool
     ) -> None:
@@ -30,7 +28,7 @@ class Options:
         self.abbreviated = abbreviated
 
     def full(self, name: str) -> str:
-        """The whole name of an option; itself where it is none that is known."""
+        """The full name of an option; unchanged if it is unknown."""
         name = name.replace("_", "-")
         if name in self.names or not self.abbreviated:
             return name
@@ -89,7 +87,7 @@ _WRAPPERS: dict[str, int] = dict.fromkeys(
     ),
     1,
 )  # fmt: skip
-"""Programs that start the command behind them, and how many words of their own come before it."""
+"""Programs that start the command behind them, with the number of their own words before it."""
 _RUNNERS = (
     "cProfile", "profile", "trace", "pdb", "debugpy", "coverage", "kernprof", "viztracer",
     "memray", "scalene", "pyinstrument", "torch.utils.bottleneck",
@@ -121,7 +119,7 @@ class Found(Value):
 def find(argv: Sequence[str]) -> Found | None:
     """The launcher that a command starts, also behind `uv run`, `env` or `bash -c`.
 
-    Of several in one shell command the options of all count: what one of them has said is said.
+    Of several in one shell command all options count: the settings of one are settled.
     """
     found = _launchers(tuple(argv[:_MOST_WORDS]), _SHELL_DEPTH)
     if not found:
@@ -136,27 +134,27 @@ def find(argv: Sequence[str]) -> Found | None:
 
 
 def shell_file(argv: Sequence[str]) -> str | None:
-    """The script that a command hands to a shell (`bash run.sh`), as it is written; else None."""
+    """The script that a command passes to a shell (`bash run.sh`), as written; else None."""
     place, is_code = _of_shell(argv[:_MOST_WORDS])
     return None if place is None or is_code else argv[place]
 
 
 def with_options(argv: Sequence[str], options: Sequence[str]) -> tuple[str, ...] | None:
-    """The command with these options of its launcher; None where none stands in it openly."""
+    """The command with these options of its launcher; None if no launcher is visible in it."""
     _, end = _own_options(argv)
-    # Of an option that comes twice both launchers take the last.
+    # The launchers use the last of two equal options.
     return None if end is None else (*argv[:end], *options, *argv[end:])
 
 
 def without_option(argv: Sequence[str], name: str) -> tuple[str, ...]:
-    """The command without this option of its launcher, however it is written there."""
+    """The command without this option of its launcher, in any spelling."""
     own, _ = _own_options(argv)
     left_out = {at for option in own if option.name == name for at in option.places}
     return tuple(word for at, word in enumerate(argv) if at not in left_out)
 
 
 def _own_options(argv: Sequence[str]) -> tuple[list[_Option], int | None]:
-    """The options of the launcher and where they end; None where it does not stand there openly."""
+    """The launcher's options and their end; None if no launcher is visible there."""
     words = tuple(argv[:_MOST_WORDS])
     place = None if _shell_script(words) is not None else _position(words)
     return ([], None) if place is None else _read(words, place[1], place[0])
@@ -205,12 +203,12 @@ def python_target(argv: Sequence[str]) -> PythonTarget | None:
 
 
 Receiver = Literal["script", "program", "nobody"]
-"""Who gets a word that is added to a command: the script; a program that may not pass it on, such
-as a shell script or make; nobody (`bash -c "..."`)."""
+"""The receiver of a word added to a command: the script; a program that may not pass it on (a
+shell script or make); none (`bash -c "..."`)."""
 
 
 class ScriptWords(Value, kw_only=False):
-    """Where the arguments of the training script are in a command."""
+    """Where the training script's arguments are in a command."""
 
     begin: int
     """Index of the first. If unsure it is too high, so options of other programs stay untouched."""
@@ -237,7 +235,6 @@ def script_arguments(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _script_begin(words: Sequence[str], at: int) -> tuple[int, Receiver]:
-    """The same for the command that begins at words[at]."""
     name = _program(words[at]) if at < len(words) else ""
     if name in SHELLS:
         place, is_code = _of_shell(words[at:])
@@ -278,10 +275,10 @@ def _behind_code(words: Sequence[str], at: int) -> int:
 
 
 def _command_behind(words: Sequence[str], at: int, own: int) -> int:
-    """Where the command that a wrapper starts begins.
+    """Where the command begins that a wrapper starts: an interpreter, a launcher or a script.
 
-    An interpreter, a launcher or a script is it. Else each option of the wrapper is taken to have
-    a value, so that the answer is right or too high.
+    Otherwise each option of the wrapper counts as one with a value, so that the result is right or
+    too high.
     """
     first = _first_program(words[at:])
     position = at
@@ -332,7 +329,7 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
 
 
 def _shell_script(words: Sequence[str]) -> str | None:
-    """What `bash -c SCRIPT` runs; a shell among the arguments of a script or launcher is not it."""
+    """The script of `bash -c SCRIPT`; not of a shell in a script's or launcher's arguments."""
     place, is_code = _of_shell(words)
     return words[place] if place is not None and is_code else None
 
@@ -370,7 +367,7 @@ class _Run(Value, kw_only=False):
 
 
 def _run_by_python(words: Sequence[str], begin: int) -> _Run | None:
-    """None for `-c`, `-`, an interactive Python, and a command that ends before it says."""
+    """None for `-c`, `-`, an interactive Python, and a command without a target."""
     position = begin
     while position < len(words):
         word = words[position]
@@ -449,7 +446,6 @@ class _Option(NamedTuple):
     """The full name, with hyphens."""
     value: str
     places: range
-    """Of its words in the command."""
 
 
 def _read(words: Sequence[str], begin: int, family: Family) -> tuple[list[_Option], int]:

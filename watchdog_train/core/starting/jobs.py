@@ -25,7 +25,6 @@ SOURCE_WORDS: dict[Source, str] = {
     "kubernetes": "Kubernetes job",
     "nodes": "job",
 }
-"""How a job of each source is called before its name."""
 MOST_TASKS = 4096
 """A number above this is a mistake, not a machine."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -51,15 +50,14 @@ _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?")
 
 
 class JobTask(Value):
-    """One task of a job, which has a supervisor of its own, as the others have."""
+    """One task of a job; each task has its own supervisor."""
 
     job: str
-    """The same for all tasks of the job, and for no other job of this user at this time."""
+    """Equal for all tasks of the job, unique among the present jobs of this user."""
     source: Source
     task: int
     """Number in the whole job, from 0."""
     tasks: int
-    """In the whole job."""
     here: int
     """Of these on this machine, this one included; 0: not known."""
     kind: Kind = "task"
@@ -69,11 +67,10 @@ class JobTask(Value):
 
     @property
     def met(self) -> int:
-        """How many tasks meet and can be asked, this one included."""
+        """Tasks that meet and can be asked, this one included."""
         return self.here if self.coordination is None else self.tasks
 
     def name_of(self, number: int) -> str:
-        """What a task of this job is called, for its leader and for people."""
         return f"{self.kind}{number}"
 
     @property
@@ -89,9 +86,9 @@ def find_task(
     mpi_starter: str | None = None,
     coordination: str | None = None,
 ) -> JobTask | None:
-    """The task that this environment describes; None when there is no other that it could meet.
+    """The task that this environment describes; None without others that it could meet.
 
-    The innermost starter decides: an mpirun inside a Slurm step hands on the step's variables.
+    The innermost starter decides: an mpirun inside a Slurm step passes on the step's variables.
     `mpi_starter` identifies the process that starts the tasks of an MPI job, for those that do not
     name the job (MPICH, Intel MPI).
     """
@@ -113,10 +110,10 @@ def find_task(
 
 
 def is_part_of_more(environment: Mapping[str, str]) -> bool:
-    """Whether something says that this process is one of several, here or on other machines.
+    """Whether this process seems to be one of several, here or on other machines.
 
-    Then ranks that we do not see may work where we cannot look. Without a sign of that a rank that
-    is missing in our tree has not been born yet, or never will be.
+    Then invisible ranks may work elsewhere. Without such a sign a missing rank is not born yet, or
+    never will be.
     """
     for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "NNODES", "PET_NNODES"):
         if (number(environment, name) or 0) > 1:
@@ -130,7 +127,7 @@ def is_part_of_more(environment: Mapping[str, str]) -> bool:
 
 
 Told = tuple[Source, str | None, int | None, int | None, int | None]
-"""Source, name of the job, this task's number, how many there are, and how many here."""
+"""Source, name of the job, this task's number, all tasks, and tasks on this machine."""
 
 
 def _explicit(environment: Mapping[str, str], _starter: str | None) -> Told | None:
@@ -147,7 +144,7 @@ def _torchrun(environment: Mapping[str, str], _starter: str | None) -> Told | No
     run_id = environment.get("TORCHELASTIC_RUN_ID")
     if not run_id or "RANK" not in environment:
         return None
-    # The agent's own restart makes another job of it: its old ranks are gone.
+    # The agent's own restart makes it another job: its old ranks are gone.
     restart = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     where = f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
     sizes = _numbers(environment, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -163,7 +160,7 @@ def _open_mpi(environment: Mapping[str, str], starter: str | None) -> Told | Non
 
 
 def _hydra(environment: Mapping[str, str], starter: str | None) -> Told | None:
-    """MPICH and what descends from it, Intel MPI: the job has no name but its starter."""
+    """MPICH and its derivatives, Intel MPI: only the starter identifies the job."""
     if "PMI_SIZE" not in environment or "MPI_LOCALNRANKS" not in environment:
         return None
     sizes = _numbers(environment, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")
@@ -183,13 +180,13 @@ def _slurm(environment: Mapping[str, str], _starter: str | None) -> Told | None:
 
 
 def slurm_step(job: str, step: str, environment: Mapping[str, str]) -> str:
-    """The name of this step's job among jobs: a requeued job keeps its number in Slurm."""
+    """The job name of this step: a requeued job keeps its number in Slurm."""
     restarts = environment.get("SLURM_RESTART_COUNT", "0")
     return f"slurm:{job}.{step}" + (f"-{restarts}" if restarts not in ("", "0") else "")
 
 
 def is_begun_again(task: JobTask | None, environment: Mapping[str, str]) -> bool:
-    """Whether Slurm has requeued the job of this task since: it has ended all of it by then."""
+    """Whether Slurm has requeued the job of this task: then it has ended all of it."""
     job, step = environment.get("SLURM_JOB_ID"), environment.get("SLURM_STEP_ID")
     if task is None or task.source != "slurm" or not job or not step:
         return False
@@ -218,8 +215,8 @@ def _on_this_node(environment: Mapping[str, str]) -> int | None:
 def _torch(environment: Mapping[str, str], _starter: str | None) -> Told | None:
     """Ranks started by hand: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as env:// reads them.
 
-    How many of them are here is known where LOCAL_WORLD_SIZE says it, or where the master's
-    address is this machine's own for nobody else.
+    The number on this machine is LOCAL_WORLD_SIZE, or known if the master's address is one that
+    only this machine has.
     """
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return None
@@ -248,7 +245,7 @@ def address_of(coordination: str) -> tuple[str, int]:
     """Host and port of `tcp://HOST:PORT`.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: another form; the message has the reason.
     """
     match = _ADDRESS.fullmatch(coordination)
     if match is None:

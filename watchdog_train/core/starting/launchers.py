@@ -21,9 +21,9 @@ Settled = Literal["rendezvous", "id", "store", "logs", "streams"]
 
 SHARED_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _ALL_SETTLED: tuple[Settled, ...] = ("rendezvous", "id", "logs", "streams")
-"""Of a launcher some of whose options are not known; the store of it is nobody's choice."""
+"""Of a launcher with some unknown options; its store is left alone."""
 UNKNOWN_RANKS = 16
-"""What `--nproc-per-node gpu` may come to on one machine."""
+"""Highest expected value of `--nproc-per-node gpu` on one machine."""
 MOST_RANK_STREAMS = 64
 _STATIC = frozenset(("rdzv-endpoint", "master-addr", "master-port", "node-rank"))
 """An option of these without a backend means a static rendezvous."""
@@ -32,10 +32,10 @@ _RENDEZVOUS = ("standalone", "rdzv-backend", "rdzv-endpoint", "master-addr", "ma
 
 
 class Across(Value):
-    """What a torchrun of several nodes has been told about their rendezvous."""
+    """The user's rendezvous options for a torchrun of several nodes."""
 
     backend: str
-    """Empty: nothing has been said, so nobody else has a plan for it."""
+    """Empty: the user left the rendezvous to wtrain."""
     endpoint: str = ""
     """host:port of --rdzv-endpoint."""
     master_addr: str = ""
@@ -43,23 +43,18 @@ class Across(Value):
     rdzv_id: str = ""
     node_rank: int | None = None
     nodes_said: bool = False
-    """--nnodes is said."""
     conf: bool = False
-    """--rdzv-conf is said."""
 
 
 class Launcher(Value):
-    """What the command of a run starts its ranks with."""
-
     family: Family
     nodes: int | None
-    """How many at most; None where the command does not tell."""
+    """Upper limit; None if the command does not show it."""
     processes: int | None
-    """On this node; None where only the launcher can tell (`auto`, `gpu`)."""
+    """On this node; None if only the launcher knows it (`auto`, `gpu`)."""
     max_restarts: int = 0
-    """Of the launcher itself."""
     settled: tuple[Settled, ...] = ()
-    """What the user has said, by options, environment or accelerate's config: left as it is."""
+    """What the user has set by options, environment or accelerate's config: left as it is."""
     across: Across | None = None
     """Only in a run with --nodes, of a torchrun whose options are known."""
 
@@ -69,7 +64,7 @@ def describe(
 ) -> Launcher:
     """What is known of a launcher before it starts.
 
-    `settings` are of accelerate's config file: empty without one, None when it cannot be read.
+    `settings` are of accelerate's config file: empty without one, None if it is unreadable.
     """
     variables = {**environment, **found.variables}
     if found.family == "accelerate":
@@ -91,11 +86,11 @@ def environment(
     attempt_dir: str,
     node: JobTask | None = None,
 ) -> dict[str, str]:
-    """The variables of one attempt: a rendezvous of its own, and nothing the user has settled.
+    """The variables of one attempt: a new rendezvous, without anything that the user has set.
 
-    A fresh port is `localhost:0`: the launcher binds a free one itself, so nobody can take it
+    A fresh port is `localhost:0`: the launcher binds a free one itself, so no process can take it
     between our choice and its start. Over several nodes all have to agree on id and port: with
-    a supervisor on each `node` the plan says them (core.job.meeting), else they stay as they are.
+    a supervisor on each `node` the plan has them (core.job.meeting), else they stay as they are.
     """
     env: dict[str, str] = {}
     if launcher is None:
@@ -128,7 +123,7 @@ def environment(
 
 
 def _of_node(across: Across, node: JobTask) -> dict[str, str]:
-    """What differs between the nodes of a job, or what they all have from the job itself."""
+    """What differs between the nodes of a job, or comes to all from the job."""
     env = {"PET_NNODES": str(node.tasks)}
     if across.node_rank is None and across.backend == "static":  # c10d warns that it ignores it
         env["PET_NODE_RANK"] = str(node.task)
@@ -139,7 +134,7 @@ def _of_node(across: Across, node: JobTask) -> dict[str, str]:
 
 
 def rank_streams(launcher: Launcher | None) -> int:
-    """For how many ranks streams of their own are of use: 0 for a command without a launcher.
+    """For how many ranks separate output streams are useful: 0 for a command without a launcher.
 
     Over several nodes a launcher's first rank is not rank 0, so there they share one stream.
     """

@@ -17,7 +17,7 @@ AUTO, SLURM = "auto", "slurm"
 
 
 class NodeError(ValueError):
-    """It cannot be told which node this is; `hint` says what would tell it."""
+    """The number of this node is unknown; `hint` names a setting for it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ def find_node(
     """The node of this supervisor; without `--nodes` the task, None for a job of one node.
 
     Raises:
-        NodeError: it cannot be told, or one word contradicts another.
+        NodeError: unknown, or two sources contradict each other.
     """
     wanted = settings.nodes
     if wanted is None:
@@ -131,7 +131,7 @@ def _must_agree(nodes: int, rank: int, told: int | None, across: Across) -> None
 
 
 def _name(environment: Mapping[str, str], across: Across | None) -> tuple[str, Source]:
-    """The same for all nodes of a job, and another one for any other job of this user."""
+    """Equal for all nodes of a job, and unique among the jobs of this user."""
     named = environment.get("WTRAIN_JOB")
     if named:
         return f"job:{named}", "wtrain"
@@ -139,8 +139,8 @@ def _name(environment: Mapping[str, str], across: Across | None) -> tuple[str, S
         job, step = environment["SLURM_JOB_ID"], environment["SLURM_STEP_ID"]
         return slurm_step(job, step, environment), "slurm"
     if _is_pod(environment):
-        # The pods of an indexed job are called JOB-INDEX; a JobSet says its own name where the
-        # manifest hands it on.
+        # The pods of an indexed job are called JOB-INDEX; a JobSet shows its own name if the
+        # manifest passes it on.
         host = re.sub(r"-\d{1,6}\Z", "", environment.get("HOSTNAME", ""))
         again = environment.get("JOBSET_RESTART_ATTEMPT", "0")
         name = environment.get("JOBSET_NAME") or host

@@ -36,10 +36,9 @@ ORDER = (
     "dataloader-worker-stuck", "cpu-thread-contention",
     "dataloader-worker-died", "store-rendezvous", "gloo-timeout", "nccl-timeout-unattributed",
 )  # fmt: skip
-"""What the training waits for outside of itself and what a process has run out of, then forks,
-threads and libraries, then the ranks among each other; what others print as well comes last."""
+"""External waits and exhausted resources, then forks, threads and libraries, then the ranks
+among each other; messages that other processes print too come last."""
 
 
 def known_families() -> tuple[Family, ...]:
-    """All of ours, in their order."""
     return tuple(REGISTERED[name] for name in ORDER)

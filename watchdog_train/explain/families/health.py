@@ -33,7 +33,7 @@ def works(scene: Scene, process: Captured) -> Cause | None:
 
 
 def _of_worker(scene: Scene, process: Captured) -> Cause | None:
-    """A loader worker that works on the batch somebody waits for."""
+    """A loader worker that works on a batch that is waited for."""
     parent = process.parent
     if process.changed and parent is not None and parent.stack.passes(sets.LOADER_WAIT):
         return possible()
@@ -46,7 +46,7 @@ def _of_worker(scene: Scene, process: Captured) -> Cause | None:
 
 
 def _alive(scene: Scene, process: Captured) -> Cause | None:
-    """In a dump on request: steps go on, or only processes were read that wait for orders."""
+    """In a dump on request: steps continue, or all processes in it wait for orders."""
     computes = process.role == "rank" and process.running and process.stack.avoids(_FOR_OTHERS)
     if computes and scene.steps_go_on:
         return possible(_SEEN)
