@@ -23,7 +23,7 @@ _AUTOMATIC = re.compile(r"^checkpoint_\d{1,9}$")
 
 
 def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
-    """The directory itself, where what is in it or beside it is of save_state."""
+    """The directory itself, if its contents or neighbours are of save_state."""
     if not _is_state(listing):
         return ()
     name = os.path.basename(listing.path)
@@ -34,7 +34,7 @@ def _find(listing: disk.Listing) -> tuple[formats.Candidate, ...]:
 
 
 def _is_state(listing: disk.Listing) -> bool:
-    """A save that has just begun holds weights only: its name and its siblings tell then."""
+    """A save that has just begun holds weights only: its name and its siblings decide then."""
     names = listing.names
     has_weights = any(map(_WEIGHTS.match, names))
     if any(map(_RANDOM.match, names)) or (has_weights and any(map(_OPTIMIZER.match, names))):

@@ -23,46 +23,41 @@ from watchdog_train.whole_files import answer_question
 
 _CHUNK_BYTES = 4 * 1024 * 1024
 _FREE_BYTES = 1024**3
-"""So much stays free beside the copy: a full disk ends the training."""
+"""Space kept free beside the copy: a full disk kills the training."""
 _FICLONE = 0x40049409
 """ioctl of linux/fs.h: share the blocks of another file."""
 _NICE = 10
-"""Priority of a process that copies while the training runs."""
 
 
 class KeepRequest(Value, tag=True):
-    """What to copy, and where to."""
-
     save: SaveRecord
-    """Without files where nobody writes any more: then the file counts as it is."""
+    """Without files if all writers have exited: then the file counts as it is."""
     copy: str
     out: str = ""
-    """Where the answer goes."""
     most_bytes: int
     earlier: KeptCopy | None = None
     """The copy of an earlier attempt, which a lower step must not replace."""
 
 
 class RestoreRequest(Value, tag=True):
-    """Which file to put back, from which copy, for a script that only opens the file's own path."""
+    """The file to put back, and its copy, for a script that only opens the file's own path."""
 
     path: str
     saved_at: float
-    """Of the torn file, Unix seconds: one that was written since is left alone."""
+    """Of the torn file, Unix seconds: a file that was written since is left alone."""
     copy: str
     out: str = ""
-    """Where the answer goes."""
 
 
 class NotCopiedError(Exception):
-    """There is no copy; the text says why."""
+    """There is no copy; the text has the reason."""
 
 
 _FAILURES = (NotCopiedError, disk.UnreadableError, OSError)
 
 
 def keep(request: KeepRequest) -> KeepAnswer:
-    """Make the copy, or say why there is none; an older copy stays until the new one is whole."""
+    """Make the copy, or return the reason; an older copy stays until the new one is complete."""
     save = disk.Following().now(request.save) or request.save
     answer = KeepAnswer(
         path=save.path,
@@ -106,7 +101,7 @@ def _present(path: str) -> tuple[int, int]:
 
 
 def _refuse_lower(request: KeepRequest, counted: dict[str, int]) -> None:
-    """What the files say decides; the steps as the hooks counted them where those say nothing."""
+    """The files' own counts decide; without them the steps as the hooks counted them."""
     earlier, step = request.earlier, request.save.step
     if earlier is None or not os.path.exists(request.copy):
         return
@@ -120,7 +115,7 @@ def _refuse_lower(request: KeepRequest, counted: dict[str, int]) -> None:
 
 
 def _copy_file(path: str, target: str, noted: tuple[int, int]) -> Literal["reflink", "copy"]:
-    """Copy a file that must stay as it was noted, durably, by reflink where that can be.
+    """Copy a file that must stay as it was noted, durably, by reflink if possible.
 
     Never a hard link, which an overwriting in place would change with the file itself.
     """
@@ -167,7 +162,7 @@ def _reflinked(source: int, target: int) -> bool:
 
 
 def restore(request: RestoreRequest) -> RestoreAnswer:
-    """Put the copy in the place of the torn file, or say why that stays where it is."""
+    """Put the copy in the place of the torn file, or return the reason why not."""
     path = os.path.realpath(request.path)  # of a link the target was torn
     temporary = f"{path}.wtrain-restore"
     aside = problem = None
@@ -191,7 +186,7 @@ def restore(request: RestoreRequest) -> RestoreAnswer:
 
 
 def _moved_aside(path: str) -> str:
-    """Give the torn file another name, which no save and no scan of checkpoints knows."""
+    """Give the torn file another name, which no save and no scan of checkpoints uses."""
     names = (f"{path}.torn-{number}" for number in itertools.count(1))
     aside = next(name for name in names if not os.path.lexists(name))
     try:

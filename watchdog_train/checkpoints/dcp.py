@@ -23,15 +23,13 @@ _METADATA_CAP_BYTES = 256 * 1024 * 1024
 
 
 class Stored(NamedTuple):
-    """Where one piece of one tensor lies."""
-
     file: str
     offset: int
     length: int
 
 
 def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
-    """The verdict on a directory, by itself or as a part of something larger."""
+    """The verdict on a directory, alone or as a part of something larger."""
     if WITNESS not in files:
         if any(map(_PER_RANK_METADATA.match, files)):
             why = "each rank has written its own metadata: not checked"
@@ -92,7 +90,7 @@ def _check_size(name: str, stored: list[Stored], files: disk.Sizes) -> None:
 def _check_end(path: str, stored: list[Stored]) -> None:
     """The last piece of a file is there: a file of the right size may end in zeros.
 
-    After a power loss; the first piece tells whether pieces are files of torch.save at all.
+    After a power loss; the first piece shows whether pieces are files of torch.save.
     """
     last, end_bytes = stored[-1], torch_zip.END_RECORD_BYTES
     with disk.open_regular(path) as file:
@@ -108,7 +106,7 @@ def _check_end(path: str, stored: list[Stored]) -> None:
 
 
 def _check_pieces(path: str, stored: list[Stored], limits: formats.Limits) -> bool:
-    """Checksums of the pieces that are files of torch.save; False when the time was up."""
+    """Checksums of the pieces that are files of torch.save; False if the time ran out."""
     seen_zip = False
     for piece in stored:
         if limits.time_left() <= 0:

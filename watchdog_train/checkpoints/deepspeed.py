@@ -20,7 +20,7 @@ _OF_RANK_0 = re.compile(r"^(mp_rank_00_|(bf16_|fp16_)?zero_pp_rank_0_mp_rank_00_
 _MODEL = re.compile(r"^mp_rank_\d{1,6}_model_states\.pt$|^layer_\d+-model_\d+-model_states\.pt$")
 _POINTER_CAP_BYTES = 4096
 _ALIKE = 4.0
-"""Optimizer shards are equal parts; one that is smaller than a fourth of the largest was cut."""
+"""Optimizer shards are equal parts; one below a fourth of the largest was cut."""
 
 
 def belongs(name: str) -> bool:
@@ -29,16 +29,16 @@ def belongs(name: str) -> bool:
 
 
 def check_directory(path: str, files: disk.Sizes, limits: formats.Limits) -> formats.Verdict:
-    """Every rank's shard is there and a good zip, and the pointer does not lag behind.
+    """Every rank's shard is there and a good zip, and the pointer is not behind.
 
-    Of one tag, by itself or as a part of something larger.
+    Of one tag, alone or as a part of something larger.
     """
     above, tag = os.path.split(path)
     pointed = pointed_at(above)
     older = step_in_name(pointed) if pointed is not None else None
     step = step_in_name(tag)
     if older is not None and step is not None and older < step:
-        # Rank 0 has not come to the end of this save while the pointer names an older one.
+        # Rank 0 has not finished this save while the pointer names an older one.
         raise DamagedError(f"{POINTER} still names {pointed}: this save had not finished")
     count = _check_shards(files, limits.world_size)
     doubt = None
@@ -89,7 +89,7 @@ def _check_shards(files: disk.Sizes, world_size: int | None) -> int:
 
 
 def pointed_at(directory: str) -> str | None:
-    """The tag that `latest` names, None where it says nothing."""
+    """The tag in `latest`, None without one."""
     try:
         data = disk.read_capped(os.path.join(directory, POINTER), _POINTER_CAP_BYTES)
         tag = data.decode("utf-8").strip()

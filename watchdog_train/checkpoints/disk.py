@@ -21,18 +21,15 @@ from watchdog_train.trusted_files import open_read
 JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the whole log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
-"""Entries looked at in one directory."""
 _OF_CHECKPOINTS = (*SUFFIXES, ".tar", ".pkl", ".model", ".safetensors", ".distcp")
 SKIP = frozenset(("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns"))
-"""Directories that hold no checkpoints of a training."""
 _PRESENT_CAP = 20_000
-"""Entries looked at when a run begins, or for saves that were moved to another file system."""
+"""Entries read when a run begins, or for saves that were moved to another file system."""
 _PRESENT_DEPTH = 5
 _MOVED_EACH = 2_000
-"""Of them in one directory: what holds more is a data set."""
+"""Of them in one directory: a larger one is a data set."""
 _MOVED_S = 2.0
 _NAMES_CAP = 100_000
-"""Names read of one directory."""
 DEPTH = 2
 """Levels of directories below a checkpoint whose files belong to it."""
 
@@ -41,11 +38,11 @@ Sizes = dict[str, tuple[int, int]]
 
 
 class UnreadableError(Exception):
-    """A file cannot be read; the text says why, in words for a person."""
+    """A file cannot be read; the text has the reason, in words for a person."""
 
 
 class DamagedError(Exception):
-    """The file was read and is not valid; the text says why."""
+    """The file was read and is not valid; the text has the reason."""
 
 
 @contextmanager
@@ -69,20 +66,17 @@ class Entry(Value):
 
 
 class Listing(Value):
-    """What a directory holds."""
-
     path: str
     entries: tuple[Entry, ...]
     cut: bool
-    """There was more than was looked at."""
+    """There were more entries than were read."""
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the entries."""
         return frozenset(entry.name for entry in self.entries)
 
     def sizes(self, belongs: Callable[[str], object]) -> Sizes:
-        """Of the files whose names fit."""
+        """Of the files whose names match."""
         files = (entry for entry in self.entries if entry.is_file and belongs(entry.name))
         return {entry.name: (entry.size, entry.mtime_ns) for entry in files}
 
@@ -127,13 +121,11 @@ def _entry(name: str, status: os.stat_result, link: bool) -> Entry:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open a regular file for reading; another kind of file is unreadable."""
     with _in_words():
         return open_read(path, follow=True)
 
 
 def read_capped(path: str, cap_bytes: int) -> bytes:
-    """The whole file, if it is not larger."""
     with open_regular(path) as file, _in_words():
         data = file.read(cap_bytes + 1)
     if len(data) > cap_bytes:
@@ -142,12 +134,12 @@ def read_capped(path: str, cap_bytes: int) -> bytes:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether what a file names lies in the directory of that file."""
+    """Whether a name in a file refers to the directory of that file."""
     return isinstance(name, str) and name == os.path.basename(name) and name not in ("", ".", "..")
 
 
 def parse_json(data: bytes) -> Any:
-    """The value of a JSON text. One that nests deeper than the parser goes is damaged, too."""
+    """One that nests too deeply for the parser is damaged, too."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -155,7 +147,6 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_json(path: str) -> Any:
-    """The value of a JSON file."""
     return parse_json(read_capped(path, JSON_CAP_BYTES))
 
 
@@ -181,9 +172,9 @@ def sizes_of(path: str) -> Sizes:
 
 
 class Following:
-    """Where noted saves are now: they, or the folders they are in, may have been renamed since.
+    """The present paths of noted saves: they, or their folders, may have been renamed since.
 
-    Moved to another file system they are copies, which are looked for `below` by size and time.
+    After a move to another file system they are copies, searched `below` by size and time.
     """
 
     def __init__(self, below: Iterable[str] = ()) -> None:
@@ -192,7 +183,7 @@ class Following:
         self._moved: dict[tuple[int, int], list[str]] | None = None
 
     def now(self, save: SaveRecord) -> SaveRecord | None:
-        """The record with its present path; None where the save is gone, or was written over."""
+        """The record with its present path; None if the save is gone, or was overwritten."""
         if _is_as_noted(save, save.path):
             return save
         path = self._find(save.path, save.inodes) if save.inodes else None
@@ -250,7 +241,7 @@ def _is_as_noted(save: SaveRecord, path: str) -> bool:
 
 
 class Present(Value):
-    """What was there when a run began, as far as it may be of a checkpoint."""
+    """What was there when a run began, if it may be of a checkpoint."""
 
     roots: tuple[str, ...]
     files: dict[str, tuple[int, int]]
@@ -259,7 +250,7 @@ class Present(Value):
     """Nothing below the roots was left out."""
 
     def held(self, path: str, sizes: Sizes) -> bool | None:
-        """Whether a checkpoint was there unchanged; None where nobody looked."""
+        """Whether a checkpoint was there unchanged; None if that was not recorded."""
         path = os.path.realpath(path)
         single = len(sizes) == 1 and os.path.basename(path) in sizes
         files = {path if single else os.path.join(path, name): sizes[name] for name in sizes}
@@ -273,7 +264,6 @@ class Present(Value):
 
 
 def is_entered(name: str) -> bool:
-    """Whether a directory of this name may hold checkpoints of a training."""
     return not name.startswith(".") and name not in SKIP
 
 
@@ -282,7 +272,6 @@ def _is_of_checkpoint(path: str) -> bool:
 
 
 def named_directories(argv: Iterable[str], cwd: str, named: Iterable[str] = ()) -> tuple[str, ...]:
-    """The directories that a command names, and the one it runs in."""
     values = (word.rpartition("=")[2] for word in argv)
     places = (os.path.join(cwd, each) for each in (*named, *values, cwd))
     return tuple(path for path in places if os.path.isabs(path) and os.path.isdir(path))

@@ -15,20 +15,19 @@ from watchdog_train.checkpoints.registry import OURS, Formats
 from watchdog_train.core.model import SaveRecord, Survey
 
 DEPTH = 3
-"""Levels below a directory that are looked at."""
 _LINKED_CAP = 1_000
 _ANSWERS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
-"""Errors by which a file system says that nothing can be had there; others are its own trouble."""
+"""Errors by which a file system denies a place; others are its own failures."""
 _ARGUMENTS = re.compile(
     r"(output|save|ckpt|checkpoint)_(dir|path|folder)|checkpoints?|(out|output|save|work)dir"
     r"|(out|checkpoints|checkpoint_output|work|project|results?|run|exp|log|logging|model)_dir"
     r"|default_root_dir"
 )
-"""Names of options, without dashes, that say where a training writes."""
+"""Names of options, without dashes, for output paths."""
 
 
 def place_options(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """Where known options point to: `--output-dir out`, `--output_dir=out`, `out_dir=o`."""
+    """Paths in known options: `--output-dir out`, `--output_dir=out`, `out_dir=o`."""
     found = []
     for word, following in zip_longest(argv, argv[1:], fillvalue=""):
         name, equals, value = word.partition("=")
@@ -42,7 +41,6 @@ def place_options(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
 
 
 def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """The directories among place_options(), each once."""
     paths = place_options(argv, cwd)
     return tuple(dict.fromkeys(os.path.dirname(p) if os.path.isfile(p) else p for p in paths))
 
@@ -50,7 +48,7 @@ def directories_in_arguments(argv: Sequence[str], cwd: str) -> tuple[str, ...]:
 def places(
     directories: Iterable[str], saves: Iterable[SaveRecord], argv: Sequence[str], cwd: str
 ) -> tuple[str, ...]:
-    """Every directory to look in, the best known first, each once."""
+    """Every directory to scan, the best known first, each once."""
     found = [os.path.normpath(os.path.join(cwd, directory)) for directory in directories]
     for record in saves:
         folder = os.path.dirname(record.path)
@@ -66,14 +64,14 @@ def find_candidates(
     noted: Iterable[SaveRecord] = (),
     formats: Formats = OURS,
 ) -> tuple[tuple[Candidate, ...], Survey]:
-    """Walk the directories, level by level, so deep and DIRECTORY_CAP entries in all.
+    """Walk the directories level by level, up to a depth and DIRECTORY_CAP entries in all.
 
-    The survey is without findings. It has failed where a place gave an error other than "not there"
-    and "not allowed": it may hold checkpoints. Noted ones are looked up by themselves: their names
-    need not be those of checkpoints.
+    The scan is without findings. It has failed if a place gave an error other than "not there" and
+    "not allowed": it may hold checkpoints. Noted ones are looked up separately: their names need
+    not be those of checkpoints.
 
-    A linked directory is entered only where it is itself a checkpoint: a link to a data set would
-    use up the limit, and links can form loops.
+    A linked directory is entered only if it is itself a checkpoint: a link to a data set would use
+    up the limit, and links can form loops.
     """
     looked = tuple(directory for directory in directories if _may_be_directory(directory))
     pending = deque((directory, 0, False) for directory in looked)
@@ -142,7 +140,7 @@ def _is_trouble(error: Exception) -> bool:
 def _candidates_of(
     listing: disk.Listing, linked: bool, formats: Formats
 ) -> tuple[list[Candidate], bool]:
-    """The checkpoints of one directory, and whether it is itself one of ours."""
+    """The checkpoints of one directory, and whether it is itself one of a framework."""
     found: list[Candidate] = []
     for item in formats.by_name.values():
         if linked and not item.owns_directory:

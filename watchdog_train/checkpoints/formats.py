@@ -23,14 +23,11 @@ Level = Literal["quick", "full"]
 
 
 class Candidate(Value):
-    """Something that may be a checkpoint."""
-
     path: str
     format: str
     step: int | None
     files: Sizes
     noted: tuple[int, float] | None = None
-    """Attempt and time of the save that the hook noted."""
     recorded: bool | None = None
     """Whether its files are as the hook noted them; None: it has noted none."""
     whose: Whose = Whose()
@@ -45,12 +42,11 @@ class Candidate(Value):
 
     @property
     def mtime_ns(self) -> int:
-        """When the newest of its files was written."""
         return max((mtime_ns for _, mtime_ns in self.files.values()), default=0)
 
 
 class Verdict(Value):
-    """Whether a checkpoint is valid. None: cannot be told."""
+    """Whether a checkpoint is valid. None: unknown."""
 
     whole: bool | None
     why: str
@@ -67,11 +63,9 @@ class Limits(Value):
 
 
 class Format(Value):
-    """One checkpoint format."""
-
     name: str
     resume_hint: str
-    """How a training is told to resume from one, {checkpoint} stands for the path."""
+    """How a training is made to resume from one, {checkpoint} stands for the path."""
     owns_directory: bool = False
     """A directory that is a checkpoint of this format holds no other checkpoints."""
     find: Callable[[Listing], tuple[Candidate, ...]]
@@ -83,7 +77,6 @@ class Format(Value):
 
 
 def a_file(listing: Listing, entry: Entry, name: str, step: int | None) -> Candidate:
-    """A file as a checkpoint of a format."""
     files = {entry.name: (entry.size, entry.mtime_ns)}
     return Candidate(
         path=os.path.join(listing.path, entry.name), format=name, step=step, files=files
@@ -101,7 +94,7 @@ def a_directory(
 def numbered_directory(
     listing: Listing, name: str, directory: re.Pattern[str], familiar: re.Pattern[str]
 ) -> tuple[Candidate, ...]:
-    """The directory itself, if its name and what is in it are the framework's; it may be empty."""
+    """The directory itself, if its name and contents are the framework's; it may be empty."""
     match, names = directory.match(os.path.basename(listing.path)), listing.names
     if match is None or (names and not any(map(familiar.match, names))):
         return ()
@@ -110,12 +103,11 @@ def numbered_directory(
 
 
 def by_step(candidate: Candidate) -> tuple[int, ...]:
-    """For `Format.key`."""
     return candidate.step or 0, candidate.mtime_ns
 
 
 def judged(check: Callable[[], Verdict]) -> Verdict:
-    """The verdict of a check that raises where a file is damaged, or cannot be had."""
+    """The verdict of a check that raises if a file is damaged or unreadable."""
     try:
         return check()
     except DamagedError as error:
@@ -133,7 +125,7 @@ def of_parts(
 ) -> Verdict:
     """The verdict on a checkpoint of several parts; its level is the lowest of theirs.
 
-    `why` is said where all are valid. A DamagedError names the part that is not.
+    `why` is the reason if all are valid. A DamagedError names the part that is not.
     """
     found = list(filter(None, doubts))
     for name, check in parts:
@@ -156,7 +148,7 @@ def refuse_unfinished(files: Iterable[str]) -> None:
 
 
 def refuse_missing_ranks(ranks: set[int], least: int, name: str) -> None:
-    """One of the ranks has not saved its own file, `name` with a {} for the rank."""
+    """A rank has not saved its own file, `name` with a {} for the rank."""
     expected = max(*ranks, least - 1) + 1
     lacking = sorted(set(range(expected)).difference(ranks))
     if lacking:
@@ -172,7 +164,7 @@ def stale_words(
 ) -> str | None:
     """Why a file that is written last may be of an older save: one that it closes is newer.
 
-    `times` are its size and mtime in nanoseconds, None where it is missing.
+    `times` are its size and mtime in nanoseconds, None if it is missing.
     """
     closed = {name: mtime_ns for name, (_, mtime_ns) in files.items() if closes(name)}
     if times is None or not closed:

@@ -42,7 +42,7 @@ _ARGUMENTS_CAP_BYTES = 4 * 1024 * 1024
 
 
 def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
-    """Every rule of a complete save, cheapest first; a stale witness is looked at in depth."""
+    """Every rule of a complete save, cheapest first; a stale witness is checked in depth."""
     path, files = candidate.path, candidate.files
     if os.path.basename(path).startswith("tmp-"):
         raise DamagedError("by its name a save that has not finished")
@@ -81,7 +81,7 @@ def _check_witness(path: str, step: int | None) -> None:
 
 
 def _check_resume_set(path: str, names: set[str]) -> str | None:
-    """Weights, optimizer, scheduler and random state are all there; why that is open."""
+    """Weights, optimizer, scheduler and random state are all there; else why that is open."""
     for name in sorted(names):  # PEFT reads the settings of an adapter before its weights
         folder, slash, file = name.rpartition("/")
         settings = f"{folder}{slash}adapter_config.json"

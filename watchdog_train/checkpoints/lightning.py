@@ -14,12 +14,12 @@ from watchdog_train.checkpoints.torch_zip import OpenZip, check_file
 NAME = "lightning"
 _VERSION_KEY = "pytorch-lightning_version"
 _OPTIMIZERS = (b"\x10\x00\x00\x00optimizer_states", b"\x8c\x10optimizer_states")
-"""The key that a file of weights alone lacks, as protocols 2 and 4 of pickle write it."""
+"""The key missing in a file of weights alone, as protocols 2 and 4 of pickle write it."""
 _PICKLE_CAP_BYTES = 64 * 1024 * 1024
 
 
 def _holds_only_weights(path: str, head: Head) -> bool:
-    """Whether no state of an optimizer is in it, which fit() needs; False where it is damaged."""
+    """No state of an optimizer is in it, which fit() needs; False if it is damaged."""
     try:
         with closing(OpenZip(path)) as archive:
             sizes = [m.file_size for m in archive.members if m.filename.endswith("/data.pkl")]
@@ -33,7 +33,7 @@ def _holds_only_weights(path: str, head: Head) -> bool:
 
 
 def _counters_of(path: str, head: Head) -> dict[str, int] | None:
-    """Of full checkpoints; of weights alone (save_weights_only) a fit cannot go on."""
+    """Of full checkpoints; fit() cannot continue from weights alone (save_weights_only)."""
     if _VERSION_KEY not in head.words or _holds_only_weights(path, head):
         return None
     step = head.number_after("global_step")

@@ -22,7 +22,7 @@ _TRACKER_CAP_BYTES = 4096
 
 
 def _check(candidate: formats.Candidate, limits: formats.Limits) -> formats.Verdict:
-    """Its own files first, then what the tracker says about the save having ended."""
+    """Its own files first, then the tracker's word on the end of the save."""
     path, files = candidate.path, candidate.files
     of_ranks = any(name.startswith("__") or name in (dcp.WITNESS, "common.pt") for name in files)
     verdict = (_check_distributed if of_ranks else _check_parts)(path, files, limits)
@@ -90,6 +90,6 @@ FORMAT = formats.Format(
     owns_directory=True,
     find=lambda listing: formats.numbered_directory(listing, "megatron", _DIRECTORY, _FAMILIAR),
     check=_check,
-    # The tracker is believed only where it says that a save has ended.
+    # The tracker is believed only if it says that a save has ended.
     key=formats.by_step,
 )

@@ -48,20 +48,18 @@ class Numbers(Value):
     """The text around them; two names of one shape were made by one line of code."""
     dates: tuple[float, ...] = ()
     stages: tuple[float, ...] = ()
-    """Of what is done one after the other: stages, folds, versions."""
+    """Of consecutive parts: stages, folds, versions."""
     epochs: tuple[float, ...] = ()
     steps: tuple[float, ...] = ()
     counts: tuple[float, ...] = ()
-    """Steps, and numbers whose word says nothing of them, in their order in the name."""
+    """Steps, and numbers without a known word, in their order in the name."""
 
     def beside(self, inner: Numbers) -> Numbers:
-        """Of a folder and a name in it together."""
         pairs = zip(self.__struct_fields__, msgspec.structs.astuple(inner), strict=True)
         return Numbers(**{name: getattr(self, name) + value for name, value in pairs})
 
 
 def numbers_of(stem: str) -> Numbers:
-    """Read a name without its suffix."""
     dates = [float("".join(filter(str.isdigit, match[0]))) for match in _DATE.finditer(stem)]
     text = _SCORE_WITH_DIGIT.sub("score", _DATE.sub("@", stem))
     found: dict[str, list[float]] = {"epochs": [], "stages": [], "steps": [], "counts": []}
@@ -109,7 +107,6 @@ def _kind(before: list[str], after: list[str], is_whole: bool) -> str | None:
 
 
 def step_in_name(stem: str) -> int | None:
-    """The step that a name tells."""
     found = numbers_of(stem)
     steps = found.steps[:1] or (() if found.epochs else found.counts[-1:])
     return next((int(number) for number in steps if number < 10**12), None)

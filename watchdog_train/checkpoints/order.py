@@ -13,13 +13,12 @@ from watchdog_train.checkpoints.registry import OURS, Formats
 from watchdog_train.client.layout import EPOCH_NAMES
 
 _LOOSE = (torch_zip.NAME, safetensors.NAME)
-"""Single files of a loop of the user's own."""
 
 
 def newest_first(candidates: Iterable[Candidate], formats: Formats = OURS) -> tuple[Candidate, ...]:
     """All candidates, newest first.
 
-    A framework orders its own within one directory, and between directories the newest decides.
+    A framework orders its own within one directory; between directories the newest decides.
     """
     known = list(formats.by_name)
     candidates = list(candidates)
@@ -35,7 +34,7 @@ def newest_first(candidates: Iterable[Candidate], formats: Formats = OURS) -> tu
         groups.items(),
         key=lambda item: (
             item[0] == ("", "parts"),
-            # What hooks have seen being saved is this training's; a folder beside it may not be.
+            # Saves seen by hooks are this training's; a folder beside it may not be.
             not any(one.noted for one in item[1]),
             not any(one.of_running for one in item[1]),
             min(known.index(one.format) for one in item[1]),
@@ -52,7 +51,7 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _in_order(group: list[Candidate], formats: Formats) -> list[Candidate]:
-    """One group, newest first; what other trainings have saved comes last."""
+    """One group, newest first; other trainings' saves come last."""
     framework = formats.by_name[group[0].format].key
     rest = [one for one in group if not one.noted]
     if framework is not None:
@@ -62,15 +61,15 @@ def _in_order(group: list[Candidate], formats: Formats) -> list[Candidate]:
         return sorted(found, key=lambda one: (one.path in strangers, -(one.whose.nth or 0)))
     noted = [one for one in group if one.noted]
     noted.sort(key=lambda one: one.noted or (), reverse=True)
-    # A save is noted at once: what is not, beside some that are, somebody else has written.
+    # A save is noted at once: an unnoted one beside noted ones was written by another program.
     found = [*noted, *_by_number(rest)]
     return sorted(found, key=lambda one: one.is_weights or one.format == safetensors.NAME)
 
 
 def _of_others(group: list[Candidate], rest: list[Candidate]) -> frozenset[str]:
-    """Of those that were not noted the ones of other trainings, by path.
+    """Of those without a note the ones of other trainings, by path.
 
-    A framework tidies up before the hook is asked: each attempt may be killed between the two.
+    A framework tidies up before the hook runs: each attempt may be killed between the two.
     """
     first = min((one.mtime_ns for one in group if one.noted), default=0)
     later = [one.path for one in rest if one.mtime_ns > first]
@@ -80,7 +79,7 @@ def _of_others(group: list[Candidate], rest: list[Candidate]) -> frozenset[str]:
 
 
 def _by_number(group: list[Candidate]) -> list[Candidate]:
-    """Newest first by what they hold and are called; between unlike ones by time."""
+    """Newest first by their contents and names; between unlike ones by time."""
     keys: dict[str, tuple[object, ...]] = {}
     chains: dict[object, list[Candidate]] = {}
     for one in group:
@@ -89,7 +88,7 @@ def _by_number(group: list[Candidate]) -> list[Candidate]:
         found, outer = numbers_of(torch_zip.SUFFIX.sub("", name)), numbers_of(parent)
         has_own = found.dates or found.stages or found.epochs or found.counts
         where: tuple[str, ...] = (folder,)
-        # step_20/state.pt, epoch_1/step_20.pt; but with run_1/step_20.pt time tells the run.
+        # step_20/state.pt, epoch_1/step_20.pt; but with run_1/step_20.pt time decides the run.
         if outer.dates or outer.epochs or outer.steps or (outer.counts and not has_own):
             where = (above, outer.shape)
             found = outer.beside(found)
@@ -103,5 +102,4 @@ def _by_number(group: list[Candidate]) -> list[Candidate]:
         chains.setdefault((where, shape), []).append(one)
         keys[one.path] = (first, found.counts, one.mtime_ns)
     ordered = (sorted(c, key=lambda one: keys[one.path], reverse=True) for c in chains.values())
-    # Of the first ones of all chains always the newest file.
     return list(heapq.merge(*ordered, key=lambda one: -one.mtime_ns))

@@ -22,17 +22,15 @@ from watchdog_train.core.pickle_data import silent
 _HEAD_BYTES = 64 * 1024
 _HEAD_OPCODES = 200
 _EXAMINED_CAP = 200
-"""Files that are opened in one directory: there are trainings that keep them all."""
+"""Files that are opened in one directory: some trainings keep all their files."""
 _PICKLE_BYTES = 4 * 1024 * 1024
 _OF_TRAINING = re.compile(r"(?i)optimizer|(^|[._-])(optim|opt$|opt_|sched|scaler|train|rng)")
-"""Keys of what weights alone do not have."""
+"""Keys that weights alone do not have."""
 _BOOLEANS = {"NEWTRUE": True, "NEWFALSE": False}
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 
 
 class Head(Value):
-    """The beginning of a checkpoint's dictionary."""
-
     words: tuple[Any, ...]
     """Arguments of the first opcodes in their order; None for one that has none (a mark, a
     dictionary): a key is followed by its value where that is a number or a text."""
@@ -40,13 +38,12 @@ class Head(Value):
     """Of its pickle in the file."""
 
     def number_after(self, key: str) -> int | None:
-        """The whole number that follows the first such word, None when there is none."""
         pairs = itertools.pairwise(self.words)
         return next((after for word, after in pairs if word == key and type(after) is int), None)
 
 
 def read_head(path: str) -> Head | None:
-    """What the first entry of the zip begins with; None when that is no pickle.
+    """The beginning of the zip's first entry; None if that is no pickle.
 
     A zip that was cut short has lost its table of contents, but not this.
     """
@@ -72,9 +69,9 @@ def known_by_head(
     suffixes: tuple[str, ...],
     counters_of: Callable[[str, Head], dict[str, int] | None],
 ) -> tuple[Candidate, ...]:
-    """The newest files of a directory that a format knows by what they begin with.
+    """The newest files of a directory that a format recognises by their beginning.
 
-    `counters_of` gives its step or epoch by their names, None where it is none of the format's.
+    `counters_of` gives its step or epoch by their names, None if it is none of the format's.
     """
     files = [one for one in listing.entries if one.is_file and one.name[0] != "."]
     entries = [one for one in files if one.name.endswith(suffixes)]
@@ -93,8 +90,8 @@ def known_by_head(
 def words_of(data: bytes, most: int | None = None) -> tuple[Any, ...]:
     """Arguments of the opcodes of a pickle in their order, as far as it can be read.
 
-    True and False for their opcodes, None for others without an argument. That it ends in the
-    middle, or is damaged, is no error.
+    True and False for their opcodes, None for others without an argument. A pickle that ends early,
+    or is damaged, is no error.
     """
     words = []
     with suppress(ValueError, LookupError, struct.error, OverflowError):
@@ -107,7 +104,7 @@ def words_of(data: bytes, most: int | None = None) -> tuple[Any, ...]:
 def contents(path: str) -> tuple[dict[str, int], bool]:
     """Step and epoch by their names in the file; and whether it holds weights alone.
 
-    Nothing where the file is not whole, or no dictionary.
+    Nothing if the file is incomplete, or no dictionary.
     """
     try:
         with closing(OpenZip(path)) as archive:
@@ -122,19 +119,18 @@ def contents(path: str) -> tuple[dict[str, int], bool]:
 
 
 def counters(path: str) -> dict[str, int]:
-    """How far the training had come by its own count."""
+    """The progress of the training by its own count."""
     return contents(path)[0]
 
 
 def step_of(counted: Mapping[str, int]) -> int | None:
-    """The step among counters()."""
     return next((counted[name] for name in STEP_NAMES if name in counted), None)
 
 
 def is_behind(counted: Mapping[str, int], other: Mapping[str, int]) -> bool:
-    """Whether a training had come less far: no number of both is higher, and one is lower.
+    """Whether a training was less far: no number of both is higher, and one is lower.
 
-    A step that is counted per epoch says nothing beside a higher epoch.
+    A step that is counted per epoch proves nothing beside a higher epoch.
     """
     pairs = [(counted[name], other[name]) for name in counted if name in other]
     return all(one <= two for one, two in pairs) and any(one < two for one, two in pairs)

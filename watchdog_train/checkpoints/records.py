@@ -55,7 +55,7 @@ class Records:
         return any(each.startswith(_real(path)) for each in self._anew)
 
     def known(self, candidate: Candidate) -> Candidate:
-        """The candidate with what its record tells: step, training, and that there is one."""
+        """The candidate with its record's step and training, and that there is one."""
         record = self._of(candidate)
         recorded = self._covers(record, candidate)
         whose = self._whose(record if recorded else None, candidate)
@@ -78,7 +78,7 @@ class Records:
         )
 
     def _of(self, candidate: Candidate) -> SaveRecord | None:
-        """The record of a checkpoint, also when that has changed since."""
+        """The record of a checkpoint, also if that has changed since."""
         record = self._newest.get(_real(candidate.path))
         if candidate.files and (record is None or not _unchanged(record.files, candidate.files)):
             # Moved out of its folder, or copied with its times.
@@ -88,7 +88,6 @@ class Records:
         return record
 
     def _covers(self, record: SaveRecord | None, candidate: Candidate) -> bool:
-        """Whether every file is exactly as it was when the save had ended."""
         records = [record]
         if record is None:  # shards of one checkpoint are noted one by one
             folder = _real(candidate.path)

@@ -25,14 +25,12 @@ from watchdog_train.plugins import Guard, Plugins
 GROUP = "watchdog_train.checkpoints"
 """Entry points of other packages, each of which names one Format."""
 FOREIGN_S = 10.0
-"""For all calls of a format of another package in one scan; whole files take time of their own."""
+"""For all calls of another package's format in one scan; complete reads have their own time."""
 
 
 class Formats(NamedTuple):
-    """What a scan looks for."""
-
     by_name: Mapping[str, Format]
-    """Ours first."""
+    """wtrain's own first."""
     warnings: list[str]
     """About those of other packages; one that fails during the scan adds its own."""
 
@@ -49,12 +47,12 @@ _OURS = (
     torch_zip.FORMAT,
     safetensors.FORMAT,
 )
-"""In order of what a training can go on from: a framework's full state before single files."""
+"""In order of what a training can resume from: a framework's full state before single files."""
 OURS = Formats({item.name: item for item in _OURS}, [])
 
 
 def all_formats() -> Formats:
-    """Ours, and those of installed packages. Only the process of a scan loads these."""
+    """Wtrain's own, and those of installed packages. Only the process of a scan loads these."""
     plugins = Plugins(GROUP, "checkpoint formats")
     known = dict(OURS.by_name)
     for package, _, item in plugins.load():
@@ -68,7 +66,6 @@ def all_formats() -> Formats:
 
 
 def _guarded(item: Format, warn: Callable[[str], None]) -> Format:
-    """A format of another package whose answers are checked."""
     guard = Guard(lambda error: warn(f"{item.name}: {error}"), FOREIGN_S)
 
     def check(candidate: Candidate, limits: Limits) -> Verdict:
@@ -91,7 +88,7 @@ def _guarded(item: Format, warn: Callable[[str], None]) -> Format:
 
 
 def _foreign(item: Format, listing: Listing) -> Iterator[Candidate]:
-    """What another package has found, as far as it is there."""
+    """The result of another package, if it is there."""
     for one in item.find(listing):
         if listing.path not in (one.path, os.path.dirname(one.path)):
             raise ValueError(f"{one.path} is not in {listing.path}")

@@ -28,13 +28,12 @@ from watchdog_train.core.model.recovery import UNFINISHED
 from watchdog_train.whole_files import answer_question, read_json
 
 _CHECKED_CAP = 200
-"""Checkpoints that are looked at, newest first."""
+"""Checkpoints that are checked, newest first."""
 _OPENED_CAP = 60
-"""Files whose dictionary is read for the order."""
 _CLOCK_DOUBT_S = 5.0
-"""A file server's clock may be this much behind ours."""
+"""A file server's clock may be this far behind the machine's."""
 _NOTED_PLACES = 8
-"""Of the newest saves: how many directories are listed where only these may be used."""
+"""Of the newest saves: the directories listed if only these may be used."""
 _UNFINISHED_FOLDER = re.compile(
     r"(?i)\d.*[._-](tmp|part|partial|temp|incomplete|saving|writing)$"
     r"|^\W*(tmp|temp|partial|incomplete|saving|writing)[._-].*\d"
@@ -44,14 +43,11 @@ NOTED = "unchanged since it was saved"
 
 
 class SurveyRequest(model.Value):
-    """What to survey."""
-
     out: str = ""
-    """Path of the answer."""
     directories: tuple[str, ...] = ()
-    """From the notes of the training, or named by the user."""
+    """From the training's notes, or named by the user."""
     only_directories: bool = False
-    """The user named them: look nowhere else."""
+    """The user named them: scan no others."""
     saves: tuple[model.SaveRecord, ...] = ()
     running: model.TrainingReport | None = None
     """Its checkpoints go first: it was stopped in the middle."""
@@ -64,15 +60,15 @@ class SurveyRequest(model.Value):
     """Unix seconds: checkpoints saved at or after it (around a kill) are always checked in full."""
     world_size: int | None = None
     settle_s: float = 2.0
-    """What changed this recently is looked at twice, this far apart; 0 when nobody writes."""
+    """A change this recent is checked twice, this far apart; 0 without writers."""
     began: float | None = None
     """Unix seconds of the run's own beginning, where it began with its training."""
     present: str = ""
-    """The file that says what was there then."""
+    """The file that records what was there then."""
     kept: tuple[model.KeptCopy, ...] = ()
-    """Copies of files that are overwritten in place, for where those are torn."""
+    """Copies of files that are overwritten in place, used if those are torn."""
     budget_s: float = 60.0
-    """For reading whole files."""
+    """For complete reads of files."""
 
 
 def survey(
@@ -81,7 +77,6 @@ def survey(
     wait: Callable[[float], None] = time.sleep,
     formats: Formats | None = None,
 ) -> model.Survey:
-    """Find, order and check the checkpoints of a run."""
     argv, cwd = ((), "") if request.only_directories else (request.argv, request.cwd)
     below = disk.named_directories(argv, cwd, request.directories)
     records = Records(request.saves, request.running, below)
@@ -162,7 +157,7 @@ def survey(
 
 
 def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
-    """Where to look; of the noted saves alone in their own directories, the newest first."""
+    """The places to scan; of the noted saves alone their own directories, the newest first."""
     named = request.only_directories
     if request.level != "noted":
         saves, argv = ((), ()) if named else (records.present + request.saves, request.argv)
@@ -170,7 +165,6 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
         folders = [os.path.dirname(save.path) for save in saves[-_NOTED_PLACES:]]
         if records.present or any(map(os.path.lexists, folders)):
             return found
-        # Moved one by one into another folder.
         return tuple(dict.fromkeys((*found, *map(os.path.dirname, folders))))
     only = places(request.directories, (), (), request.cwd)
     homes = dict.fromkeys(
@@ -182,7 +176,7 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
 
 
 def _gone_words(findings: Sequence[model.CheckpointFinding], records: Records) -> str | None:
-    """Of those that are newer than what can be used: a training removes old ones itself."""
+    """Of those newer than every usable one: a training removes old ones itself."""
     usable = [one.saved_at or 0 for one in findings if one.whole and not one.before_run]
     paths = [path for path, at in records.gone.items() if at > max(usable, default=0)]
     if not paths:
@@ -192,7 +186,7 @@ def _gone_words(findings: Sequence[model.CheckpointFinding], records: Records) -
 
 
 def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
-    """With what the newest files of torch.save hold, which is read without unpickling."""
+    """With the contents of the newest files of torch.save, read without unpickling."""
     of_torch = (one for one in candidates if one.format == torch_zip.NAME)
     unknown = [one for one in of_torch if one.counters is None]
     unknown.sort(key=lambda one: (one.noted or (), one.mtime_ns), reverse=True)
@@ -208,7 +202,7 @@ def _looked_into(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def _is_older(candidate: Candidate, request: SurveyRequest, present: disk.Present | None) -> bool:
-    """Whether it is from before the run; by the clock only where nobody looked at its beginning."""
+    """Whether it is from before the run; by the clock only if the beginning was not recorded."""
     if request.began is None or not candidate.files:
         return False
     held = present.held(candidate.path, candidate.files) if present is not None else None
@@ -229,7 +223,7 @@ def _still_changing(
     settle_s: float,
     wait: Callable[[float], None],
 ) -> dict[str, str]:
-    """Which of the recently written ones change while we look, by path, with the words for it."""
+    """Which recently written ones change during the scan, by path, with the reason."""
     recent = [item for item in candidates if item.mtime_ns / 1e9 > time.time() - settle_s]
     if settle_s <= 0 or not recent:
         return {}

@@ -31,7 +31,7 @@ NAME = "torch"
 
 
 class Window:
-    """The file object that zipfile gets: a file or a part of one, not read beyond a cap at once."""
+    """The file object that zipfile gets: a file or a part of one, with a limit per read."""
 
     def __init__(self, file: BinaryIO, begin: int = 0, end: int | None = None) -> None:
         self._file, self._begin = file, begin
@@ -39,17 +39,14 @@ class Window:
         self.seekable = file.seekable
 
     def tell(self) -> int:
-        """Where it is, from its own beginning."""
         return self._file.tell() - self._begin
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go there."""
         now = self._file.tell()
         base = {os.SEEK_SET: self._begin, os.SEEK_CUR: now, os.SEEK_END: self._end}[whence]
         return self._file.seek(max(self._begin, base + offset)) - self._begin
 
     def read(self, size: int = -1) -> bytes:
-        """At most the cap, even of the rest of the file."""
         # zipfile asks for the rest of the file (-1) where it looks for the end record.
         wanted = min(max(0, self._end - self._file.tell()), _DIRECTORY_CAP_BYTES + 1)
         data = self._file.read(wanted if size < 0 else min(size, wanted))
@@ -59,7 +56,7 @@ class Window:
 
 
 def read_through(archive: zipfile.ZipFile, limits: formats.Limits) -> bool:
-    """Read every entry and compare its checksum; False when the time was up before the end."""
+    """Read every entry and compare its checksum; False if the time ran out."""
     for member in archive.infolist():
         if member.compress_type != zipfile.ZIP_STORED:
             raise UnreadableError("it has compressed entries, which torch.save never writes")
@@ -74,7 +71,7 @@ def read_through(archive: zipfile.ZipFile, limits: formats.Limits) -> bool:
 
 
 class OpenZip:
-    """A torch.save zip whose structure has been found right. To be closed after use."""
+    """A torch.save zip with a correct structure. Close it after use."""
 
     def __init__(self, path: str) -> None:
         self._file = disk.open_regular(path)
@@ -111,7 +108,6 @@ class OpenZip:
             raise DamagedError("an entry of the zip reaches beyond the data")
 
     def close(self) -> None:
-        """Close the file."""
         self.archive.close()
         self._file.close()
 
@@ -134,7 +130,6 @@ class OpenZip:
 
 
 def check_file(path: str, limits: formats.Limits) -> formats.Verdict:
-    """The verdict on one file of torch.save, whatever it is a part of."""
     with disk.open_regular(path) as file:
         head = file.read(64)
     if head.startswith(_LEGACY_MAGIC):
@@ -160,7 +155,6 @@ def check_file(path: str, limits: formats.Limits) -> formats.Verdict:
 
 
 def parts(path: str, names: Iterable[str], limits: formats.Limits) -> Iterator[formats.Part]:
-    """A check for each of these files of a directory."""
     for name in sorted(names):
         yield name, partial(check_file, os.path.join(path, name), limits)
 
@@ -193,14 +187,12 @@ def may_be_one(save: SaveRecord) -> bool:
 
 
 def as_candidate(listing: disk.Listing, entry: disk.Entry) -> formats.Candidate:
-    """A file of torch.save."""
     return formats.a_file(listing, entry, NAME, step_in_name(SUFFIX.sub("", entry.name)))
 
 
 SUFFIX = re.compile(r"(\.(pt|pth|ckpt|bin|pkl|model|safetensors))?(\.tar)?(\.tmp)?\Z")
-"""Of a single file."""
 _MAY_BE = re.compile(r"(^[^.]+|(?<!\.pth)\.tar|\.(bin|pkl|model))(\.tmp)?$")
-"""Names of other things as well: the first bytes tell."""
+"""Names of other things as well: the first bytes decide."""
 _HEADS_CAP = 500
 _HEAD_BYTES = 4096
 FORMAT = formats.Format(

@@ -17,7 +17,7 @@ _TIMM_UNFINISHED = ("tmp.pth.tar", "recovery_tmp.pth.tar")
 def _epoch(head: Head, second: str) -> dict[str, int] | None:
     triples = zip(head.words, head.words[1:], head.words[2:], strict=False)
     numbers = (number for word, number, after in triples if (word, after) == ("epoch", second))
-    # Of steps neither format says anything.
+    # Neither format records steps.
     return next(({"epoch": number} for number in numbers if type(number) is int), None)
 
 
@@ -28,7 +28,7 @@ def _check_timm(candidate: Candidate, limits: Limits) -> Verdict:
 
 
 def _check_ultralytics(candidate: Candidate, limits: Limits) -> Verdict:
-    """That a training can go on from it, then as any file of torch.save."""
+    """A training can resume from it; then as any file of torch.save."""
     head = read_head(candidate.path)
     if head is not None and (head.number_after("epoch") or 0) < 0:
         stripped = "its training has ended and its optimizer is stripped"
@@ -47,7 +47,7 @@ TIMM = Format(
         listing, "timm", (".pth.tar",), lambda _, head: _epoch(head, "arch")
     ),
     check=_check_timm,
-    # By time: a recovery file lies between two epochs and says the one that it began in.
+    # By time: a recovery file lies between two epochs and records the one that it began in.
     # checkpoint-E and model_best are hard links to what `last` was when they were made.
     key=lambda candidate: (candidate.mtime_ns, _is_last(candidate)),
 )

@@ -30,19 +30,18 @@ from watchdog_train.core.model import (
 
 
 class Live(Value):
-    """What a reading command has measured of a run."""
+    """Measurements of a run by a reading command."""
 
     at: float = 0.0
-    """Unix seconds."""
     mono: float | None = None
     """Monotonic clock of the events; None on another machine or after a boot."""
     supervisor_alive: bool | None = None
     blind_s: float | None = None
-    """How long the loop of the living supervisor stands; None: it turns, or unknown."""
+    """How long the living supervisor's loop has made no turn; None: it turns, or unknown."""
     here: bool = True
     """False: the run belongs to another machine, so its processes are unknown."""
     is_copy: bool = False
-    """The files are a copy of a run directory, and say nothing about the run now."""
+    """The files are a copy of a run directory, and prove nothing about the run now."""
     ranks: tuple[RankStatus, ...] | None = None
     """From the heartbeat slots; None: no slot could be read, so those of the log are used."""
     progress: RunProgress | None = None
@@ -53,10 +52,9 @@ class Live(Value):
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
     """Of the recorded members that live, by pid."""
     save: SaveRecord | None = None
-    """The newest that a save hook saw finished and that still exists."""
+    """The newest save seen by a hook that still exists."""
     log_tail: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    """What could not be read, in words."""
 
 
 class MachineNow(Value):
@@ -71,17 +69,14 @@ class MachineNow(Value):
 
     @property
     def unknown(self) -> bool:
-        """Whether its present state is unknown."""
         return self.state not in ("leads", "heard")
 
 
 class Document(Value, dict=True):
-    """A run."""
-
     state: State
     live: Live = Live()
     events: tuple[e.AnyEvent, ...] = ()
-    """Its event log; empty where only the present state is shown."""
+    """Its event log; empty if only the present state is shown."""
     script_lines: Mapping[str, str] = {}
     """Remedy id -> the line for the training script that makes the setting permanent."""
     stacks: Mapping[str, tuple[str, ...]] = {}
@@ -89,7 +84,6 @@ class Document(Value, dict=True):
 
     @property
     def measured(self) -> bool:
-        """Whether its ranks were measured now."""
         return not self.state.finished and self.live.ranks is not None
 
     @property
@@ -128,7 +122,6 @@ class Document(Value, dict=True):
 
     @property
     def can_save(self) -> bool:
-        """Whether the training can be asked to save."""
         found = self.live.can_save
         return self.state.can_be_asked_to_save if found is None else found
 
@@ -145,23 +138,19 @@ class Document(Value, dict=True):
 
     @cached_property
     def told(self) -> tuple[Attempt, ...]:
-        """What the events say about each attempt."""
         return tuple(_fold(self.events))
 
     @property
     def attempts(self) -> list[tuple[AttemptRecord, Attempt]]:
-        """Each attempt: its record in the state, and what its events say."""
         return list(zip(self.state.attempts, self.told, strict=False))
 
     @cached_property
     def time(self) -> TimeSpent:
-        """Where its wall time went."""
         times = [event.t for event in self.events] or [0.0]
         return time_spent(self.told, times[0], max(times))
 
 
 def _recorded(state: State) -> Iterator[RankStatus]:
-    """The state of recorded ranks without a measurement."""
     processes: dict[int, list[Member]] = {}
     workers = workers_by_rank(state.members)
     # A training without rank numbers counts as rank 0.
@@ -188,7 +177,6 @@ def _recorded(state: State) -> Iterator[RankStatus]:
 
 
 def machines_now(state: State) -> list[MachineNow]:
-    """Every machine of a job that this run leads."""
     crew = state.crew
     if crew is None or crew.task.task:
         return []
@@ -216,7 +204,7 @@ MOST_SAMPLES = 4000
 
 
 class Attempt(msgspec.Struct):
-    """What the events say about one attempt. Times are Unix seconds."""
+    """An attempt from its events. Times are Unix seconds."""
 
     launched_at: float
     ended_at: float | None = None
@@ -239,7 +227,6 @@ class Attempt(msgspec.Struct):
 
     @property
     def killed(self) -> Counter[tuple[str, int]]:
-        """Number of processes by role and signal."""
         return Counter(self.signalled.values())
 
     @property
@@ -251,11 +238,9 @@ class Attempt(msgspec.Struct):
 
     @property
     def last_step(self) -> int:
-        """The newest; 0 without one."""
         return max((step for _, step in self.samples), default=0)
 
     def step(self, t: float, step: int | None) -> None:
-        """It was at this step."""
         if step is None:
             return
         if self.silences and self.silences[-1][1] == math.inf and step > self.last_step:

@@ -137,7 +137,6 @@ def title(verdict: BundleVerdict) -> str:
 
 
 def changes(found: Explanation, words: Mapping[str, str]) -> list[str]:
-    """The remedies, numbered."""
     return [f"{n}. {remedy_line(one, words)}" for n, one in enumerate(found.remedies, 1)]
 
 
@@ -185,7 +184,6 @@ def group_lines(found: Sequence[Group]) -> list[str]:
 
 
 def labels(group: Group) -> str:
-    """Who is in the group, shortened."""
     return f"{names(group.processes)}{' (idle)' if group.idle else ''}"
 
 
@@ -195,7 +193,6 @@ def chain(frames: Sequence[Frame], count: int = _GROUP_FRAMES) -> str:
 
 
 def group_text(found: Sequence[Group], *, frames: int = 12) -> str:
-    """Grouped stacks, several lines each."""
     lines: list[str] = []
     for group in found:
         lines.append(f"{labels(group)}:")
@@ -207,7 +204,7 @@ def group_text(found: Sequence[Group], *, frames: int = 12) -> str:
 
 
 def _line(process: ProcessEvidence) -> str:
-    """Where it is, and what is known of it without its stacks."""
+    """Its place, and what is known of it without its stacks."""
     parts = []
     thread = process.main or (process.threads[0] if process.threads else None)
     frame = deciding_frame(thread.frames) if thread else None
@@ -225,7 +222,6 @@ def _line(process: ProcessEvidence) -> str:
 
 
 def stacks_text(process: ProcessEvidence) -> str:
-    """All threads of one process, helpers named as such."""
     lines = [_line(process)]
     if process.command:
         lines.append(f"command: {' '.join(process.command)[:500]}")

@@ -54,7 +54,6 @@ def _others(found: x.Explanation) -> Iterable[str]:
 
 
 def what_happened(found: x.Explanation) -> str:
-    """The one line about the root: who does what, on what, since when, where."""
     if found.knot:
         members = list(dict.fromkeys(one.who for one in found.knot))
         names = names_words(members)
@@ -72,7 +71,7 @@ def what_happened(found: x.Explanation) -> str:
 
 
 def because(found: x.Explanation) -> str:
-    """The cause and how sure that is, without a per cent; empty where it is not known."""
+    """The cause and its certainty, without a per cent; empty if unknown."""
     cause, died = found.because, found.died
     if cause is None and died is not None and not (found.root and found.root.died):
         return f"{crash_words(CrashFact(exception=died, rank=died.rank, stays=True))} (likely)"
@@ -87,7 +86,7 @@ def because(found: x.Explanation) -> str:
 
 
 def cause_words(found: x.Explanation) -> str:
-    """The cause, or that it is unknown; nothing where what was observed is the full answer."""
+    """The cause, or that it is unknown; nothing if the observation is the full answer."""
     return because(found) or ("" if found.is_complete else "cause unknown")
 
 
@@ -138,7 +137,6 @@ def _sentence(who: str, root: x.Standstill, *, several: bool = False) -> str:
 
 
 def held_words(held: w.Stopped, pids: Iterable[int | None]) -> tuple[str, str]:
-    """What keeps these processes from running, and how they continue."""
     if held.freezer:
         place, _, name = clean(held.freezer, _PATH_CAP).rpartition("/")
         value = "THAWED" if name == "freezer.state" else "0"
@@ -198,7 +196,6 @@ def crash_words(crash: CrashFact, step: int | None = None) -> str:
 
 
 def _before(crash: CrashFact) -> str:
-    """What it is the consequence of."""
     told = ""
     if crash.disk is not None:
         told = f"{disk_words(crash.disk)}; "
@@ -266,7 +263,6 @@ def _raised(raised: ExceptionFact, step: str) -> str:
 
 
 def file_line(place: CodePlace | x.Place) -> str:
-    """`train.py:6`, without the directory."""
     file = place.file.replace("\\", "/").rpartition("/")[2]
     return f"{clean(file, 120)}:{place.line}"
 
@@ -284,7 +280,7 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
     Args:
         doing: of a process.
         pid: of that process, which may itself hold the other end.
-        silent_s: how long it has made no progress: a shorter sleep is repeated.
+        silent_s: time without progress: a shorter sleep is repeated.
     """
     match doing:
         case w.FileWait():
@@ -475,7 +471,7 @@ def refs_words(refs: Sequence[w.ProcessRef], own: int | None = None) -> str:
 
 
 def _threads(found: x.Explanation) -> Iterable[str]:
-    """What the thread does that the deciding one waits for; which one it is may not be known."""
+    """What the thread does that the deciding one waits for; with several, which one is unknown."""
     root = found.root
     if found.through is not None and root is not None:
         name = _thread(root)

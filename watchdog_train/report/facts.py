@@ -28,7 +28,7 @@ ScriptLines = Mapping[str, str]
 """Remedy id -> the line for the training script that makes the setting for good."""
 
 Redact = Callable[[Sequence[str]], tuple[str, ...]]
-"""Takes the values of secret-looking flags out of a command line."""
+"""Removes the values of secret-looking flags from a command line."""
 
 
 def without_secrets(events: Iterable[e.AnyEvent], redact: Redact) -> Iterator[e.AnyEvent]:
@@ -57,7 +57,7 @@ def exit_words(attempt: AttemptRecord | Tree) -> str:
 
 
 def caught_sentence(crash: CrashFact | None, found: Explanation | None) -> str:
-    """What a bundle is about: the crash, the root or the cause; empty: unknown."""
+    """A bundle's subject: the crash, the root or the cause; empty: unknown."""
     if crash is not None:
         return crash_words(crash)
     if found is None:
@@ -66,7 +66,6 @@ def caught_sentence(crash: CrashFact | None, found: Explanation | None) -> str:
 
 
 def step_words(step: int | None) -> str:
-    """`step 1,240`, or that it is not known."""
     return "an unknown step" if step is None else f"step {words.number(step)}"
 
 
@@ -81,7 +80,7 @@ def permanent_lines(state: State, script_lines: ScriptLines) -> dict[str, str]:
 
 
 def origin_words(plan: Plan) -> str:
-    """Where an attempt starts; the script decides unless wtrain hands it a checkpoint."""
+    """Where an attempt starts; the script decides unless wtrain passes it a checkpoint."""
     used = plan.checkpoint
     where = "" if used is None else f"{step_words(used.step)} ({words.last_part(used.path)})"
     if plan.resume_via == "script":
@@ -102,7 +101,6 @@ def role_counts(targets: Iterable[ProcessId], members: Iterable[Member]) -> str:
 
 
 def counted_roles(counts: Mapping[str, int]) -> str:
-    """Numbers of processes by role, in words."""
     order = ("launcher", "rank", "worker", "other", "keeper")
     only_other = not any(counts.get(role) for role in order if role != "other")
     nouns = {"other": "process" if only_other else "other process"}
@@ -167,7 +165,6 @@ def what_followed(stall: StallRecord, state: State) -> str | None:
 
 
 def tried_lines(state: State) -> tuple[str, ...]:
-    """What was tried, what is shown to have helped, what is not."""
     uses = tried(state)
     shown = helped(state)
     once = passed_once(state)

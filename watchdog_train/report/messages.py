@@ -34,8 +34,6 @@ LINE_CAP = 400
 
 
 class News(Value):
-    """One message."""
-
     topic: Topic
     line: str
     last: bool = False
@@ -85,7 +83,7 @@ def _told(event: e.AnyEvent, state: State) -> tuple[Topic, str] | None:
 
 
 def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
-    """The root of a stall, or what a crash was; nothing for a dump on request."""
+    """The root of a stall, or the crash; nothing for a dump on request."""
     of, step = state.stall(event.stall_id), facts.newest_step(state)
     if of is not None and of.crash is not None:
         return "crashed", f"crashed: {crash_words(of.crash, step)}"
@@ -98,7 +96,6 @@ def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
 
 
 def _end(event: e.FirstStep, state: State) -> str:
-    """When it will be done, at the pace before the restart."""
     total, pace = state.progress.total_steps, state.progress.steps_s
     if not total or not pace or total <= event.step:
         return ""

@@ -30,7 +30,6 @@ from watchdog_train.report.words import clean, clock_time, duration
 
 KILL = 9
 MAX_NAMED = 4
-"""How many processes, tasks or machines are named one by one."""
 REPEATED = (e.Signalling, e.AttemptExited, e.TreeGone)
 """In a job of many machines only the first of these is shown; the log has each of them."""
 CAPITALS = {"stall": "STALL", "crash": "CRASH", "manual": "DUMP"}
@@ -42,7 +41,6 @@ def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
-    """The same without the prefix."""
     lines = tuple(_lines(event, state))
     if not isinstance(event, e.TreeEvent) or isinstance(event, e.MachineLost):
         return lines
@@ -56,7 +54,6 @@ def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def _has_come(event: e.TreeEvent, tree: Tree) -> bool:
-    """Whether the event is true of this machine as well."""
     match event:
         case e.Signalling():
             return tree.kill is not None and tree.kill.stage == event.stage
@@ -120,7 +117,7 @@ def _lines(event: e.AnyEvent, state: State) -> Iterator[str]:
 
 
 def stall_words(event: e.StallDeclared, state: State) -> str:
-    """The root and who waits for it, by the last stack sample; else the silence."""
+    """The root and its victims, by the last stack sample; else the silence."""
     record = state.stall(event.stall_id)
     found = record.suspected if record is not None else None
     if found is None or (found.root is None and not found.knot):
@@ -137,7 +134,6 @@ def _answer_first(found: Explanation, age_s: float) -> tuple[str, ...]:
 
 
 def _warned(event: e.Warned) -> str:
-    """What will go wrong, or that it will not any more."""
     if not event.over:
         return f"warning: {why_text(event.ahead.why)}"
     return {
@@ -280,7 +276,6 @@ def _signalling(event: e.Signalling, state: State) -> Iterator[str]:
 
 
 def _attempts(event: e.AnyEvent, state: State) -> Iterator[str]:  # noqa: PLR0912, PLR0915 - arms
-    """Checkpoints, plans, attempts; other machines, the log, messages and commands."""
     match event:
         case e.CheckpointRestored():
             what, copy = (words.short_path(each, state.cwd) for each in (event.path, event.copy))

@@ -28,12 +28,12 @@ WORDS: dict[Ground, str] = {
 
 
 def left_words(state: State) -> tuple[str, ...]:
-    """Processes that a run has left, each with the reason and the command that stops it."""
+    """Processes left running, each with the reason and the command that stops it."""
     return tuple(f"{_named(one)}; to stop it: kill {one.process.pid}" for one in state.left)
 
 
 def killed_daemons(event: e.DaemonsJudged) -> tuple[str, ...]:
-    """Who is killed with the training although it left its session."""
+    """Processes killed with the training although they left its session."""
     killed = [_named(one) for one in event.daemons if not one.is_left]
     return (f"killed with the training: {', '.join(killed)}",) if killed else ()
 
@@ -54,7 +54,6 @@ _MACHINE = {"silent": "not heard", "lost": "lost, not heard", "not-come": "not h
 
 
 def machine_cells(machine: MachineNow, *, now: float | None) -> tuple[str, str, str, str]:
-    """Name, host name, ranks, and its state."""
     word = _MACHINE.get(machine.state, machine.state)
     if machine.since is not None:
         word += f" since {clock_time(machine.since, now=now)}"
@@ -73,7 +72,6 @@ _PLACES: dict[StepPlace, str] = {
 
 
 def notice_rows(state: State) -> list[tuple[str, str]]:
-    """Label and words: what was noticed about the present attempt."""
     left = [("Left", text) for text in left_words(state)]
     if state.finished:
         return left

@@ -14,7 +14,7 @@ from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.report.words import clean, duration
 
 EXPECT_FACTOR = 1.5
-"""A pause that is announced should be announced somewhat longer than it was."""
+"""A pause should be announced somewhat longer than it was."""
 _ROWS: dict[PatienceRow, str] = {
     "sleep": "wtrain waits until it wakes",
     "service": "wtrain waits until it has a task",
@@ -42,7 +42,6 @@ def waiting(state: State, mono: float) -> str | None:
 
 
 def waiting_object(state: State, mono: float | None) -> dict[str, Any] | None:
-    """What the silent run waits for, as data and as a sentence."""
     if state.suspicion is None or state.look is None:
         return None
     mono = state.mono if mono is None else mono
@@ -55,14 +54,12 @@ def waiting_object(state: State, mono: float | None) -> dict[str, Any] | None:
 
 
 def until_words(look: e.Looked) -> str:
-    """When the silence becomes a stall."""
     if look.limit_s is not None:
         return f"A stall at {duration(look.limit_s)}."
     return f"{_ROWS[look.patience.row]}." if look.patience.row in _ROWS else ""
 
 
 def what(patience: Patience, silent_s: float | None = None) -> str:
-    """Who does what, on what, where."""
     root = patience.root
     if root is None:
         return "What it waits for is unknown."

@@ -17,7 +17,7 @@ from watchdog_train.report.words import clean, count, duration, pad, precise_clo
 MOST_SENTENCES = 4
 NAME_COLUMNS = 34
 SHORTEST_S = 0.05
-"""What took less is shown without a time."""
+"""Shorter ones are shown without a time."""
 
 
 def place_sentences(places: Sequence[RankPlaces], now: float) -> tuple[str, ...]:

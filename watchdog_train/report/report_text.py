@@ -33,10 +33,10 @@ from watchdog_train.report.words import PLAIN, Paint, Style, clean, clock_time, 
 
 MAX_COLUMN = 48
 SHOWN_WHOLE = 3
-"""How many bundles, the newest, a page shows opened."""
+"""The number of newest bundles that a page shows opened."""
 MOST_PLACE_LINES, MOST_NOTABLES, MOST_REJECTED = 400, 30, 20
 SIGSTOP = 19
-"""Launchers are only held still by it."""
+"""Launchers are only stopped by it."""
 SPENT_ON: dict[SpanKind, str] = {
     "kept": "steps that were kept",
     "redone": "steps that were done again",
@@ -54,15 +54,11 @@ NOTABLE = (
 
 
 class Fold(Value):
-    """Lines under a title of their own."""
-
     title: str
     lines: tuple[str, ...]
 
 
 class Section(Value):
-    """A title and what stands under it, in this order."""
-
     title: str
     paragraphs: tuple[str, ...] = ()
     header: tuple[str, ...] = ()
@@ -76,8 +72,6 @@ class Section(Value):
 
 
 class Page(Value):
-    """A report."""
-
     title: str
     verdict: str
     good: bool
@@ -361,7 +355,6 @@ def _columns(rows: list[tuple[str, ...]], width: int | None) -> Iterator[str]:
 
 
 def report_html(page: Page) -> str:
-    """The whole page."""
     title, style = escape(page.title), Path(__file__).with_name("page.css").read_text("utf-8")
     body = [f'<h1 dir="auto">{title}</h1>']
     kind = "verdict good" if page.good else "verdict"

@@ -31,13 +31,11 @@ ATTEMPT_KEYS = (
 
 
 def short_object(document: Document) -> dict[str, Any]:
-    """One row of `ps --json`."""
     status = status_object(document)
     return {key: status[key] for key in SHORT_KEYS}
 
 
 def status_object(document: Document) -> dict[str, Any]:
-    """Everything about a run as it is now."""
     state, live = document.state, document.live
     attempt = state.attempt
     origin = attempt.launching_mono if attempt is not None else None
@@ -79,7 +77,6 @@ def status_object(document: Document) -> dict[str, Any]:
 
 
 def _job(state: State) -> dict[str, Any] | None:
-    """None of a run that is no task of a job."""
     task = state.task
     if task is None:
         return None
@@ -124,7 +121,6 @@ def _checkpoint(document: Document) -> dict[str, Any] | None:
 
 
 def report_object(document: Document) -> dict[str, Any]:
-    """Everything the report says."""
     from watchdog_train.report.report_text import notables
     from watchdog_train.report.summary import outcome_line
 

@@ -27,7 +27,6 @@ _FRAMES = 6
 _MOST = {
     "": 1, "since": 1, "what": 6, "waits": 6, "why": 3, "where": 3, "then": 2, "known": 2, "on": 2
 }  # fmt: skip
-"""Lines of each part if there is room for all."""
 _SHORTENED = ("on", "known", "where", "then", "why", "waits", "what")
 """The order in which parts lose lines if there is no room: the answer last."""
 _ROOM = HEIGHT - 1 - 2
@@ -99,7 +98,6 @@ def _changes(found: Explanation | None, words: Mapping[str, str]) -> list[str]:
 
 
 def _stack(found: Explanation | None, evidence: Evidence, room: int) -> list[str]:
-    """The innermost frames of the odd one, with their source."""
     together = groups(evidence, found)
     frames = trimmed(together[0].frames)[: max(0, min(_FRAMES, room - 2))] if together else ()
     sources = [f"  | {each.source.strip()}" if each.source else "" for each in frames]

@@ -130,15 +130,12 @@ def _process(member: Member, document: Document) -> str:
 
 
 class Standing(NamedTuple):
-    """The state in a word or two, its colour, and what to do about it."""
-
     word: str
     style: Style
     advice: tuple[str, ...] = ()
 
 
 def standing(document: Document, paint: Paint = PLAIN) -> Standing:
-    """Of a run, as it is known now."""
     state, live = document.state, document.live
     if state.finished:
         good: Style = "warn" if state.warning else "good"
@@ -214,7 +211,6 @@ def _state_line(document: Document, paint: Paint) -> str:
 
 
 def _task_words(state: State) -> str:
-    """The task, its job and its part in it; empty for a run that is no task."""
     task = state.task
     if task is None:
         return ""
@@ -264,7 +260,7 @@ def _progress_line(document: Document) -> str:
 
 
 def _recorded(document: Document, mono: float | None = None) -> str:
-    """How old a number of the log is; by default one of its progress."""
+    """The age of a recorded number; by default one of its progress."""
     mono = document.state.progress_mono if mono is None else mono
     if document.live.mono is None or not mono or document.state.finished:
         return ", as recorded last"
@@ -272,7 +268,6 @@ def _recorded(document: Document, mono: float | None = None) -> str:
 
 
 def _machine_rows(document: Document, paint: Paint) -> Rows:
-    """The machines of a job, unknown ones first."""
     machines = sorted(machines_now(document.state), key=lambda one: not one.unknown)
     rows = []
     for one in machines[:MAX_MACHINES]:

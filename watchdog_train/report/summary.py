@@ -30,7 +30,7 @@ def prefixed(*lines: str) -> tuple[str, ...]:
 def opening_lines(
     *, state: State, policy: Policy, watching_pid: int, files: str
 ) -> tuple[str, ...]:
-    """What is watched, what may happen to it, and how to ask or stop.
+    """The watched command, possible actions, and how to ask or stop.
 
     Args:
         state: after the first attempt_launched event.
@@ -132,7 +132,7 @@ def closing_lines(
 
 
 def outcome_line(state: State) -> str:
-    """How a run ended, or where it is: why, step, restarts, stalls and time, in one line."""
+    """How a run ended, or its state: why, step, restarts, stalls and time, in one line."""
     if state.finished:
         outcome = {"succeeded": "success", "gave_up": "gave up"}.get(state.outcome or "failed")
         head = f"{outcome or state.outcome or 'failed'}: {why_text(state.why or Why('unknown'))}"
@@ -211,7 +211,6 @@ def verdict_text(state: State) -> str:
 
 
 def next_words(state: State) -> str:
-    """What is waited for between attempts."""
     scans = state.scan_failures and state.next_plan is None
     return "scan of checkpoints" if scans else "attempt"
 

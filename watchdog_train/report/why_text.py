@@ -357,7 +357,6 @@ def exit_text(code: int | None, signal: int | None) -> str:
 
 
 def _values(why: Why, *, brief: bool) -> dict[str, object]:
-    """The values of the placeholders in a sentence."""
     found = {name: getattr(why, name) for name in why.__struct_fields__}
     found |= {name: clean(found[name], 800) or "unknown" for name in _TEXTS}
     found["problem"] = str(found["problem"]).rstrip(".")  # more follows in the same line

@@ -64,7 +64,6 @@ class Paint:
         self.enabled = enabled
 
     def __call__(self, text: str, style: Style) -> str:
-        """The text in a style, or as it is."""
         if not self.enabled or not text:
             return text
         import click
@@ -281,12 +280,10 @@ def precise_clock(unix_s: float) -> str:
 
 
 def state_word(state: str | None) -> str:
-    """The word for a process state of the system."""
     return "state unknown" if state is None else PROCESS_STATES.get(state, clean(state, 20))
 
 
 def command_text(argv: Iterable[str], cap: int = 2000) -> str:
-    """A command line that a shell would read as these arguments."""
     return clean(shlex.join([clean(argument, cap) for argument in argv]), cap)
 
 
@@ -321,5 +318,4 @@ def size_text(amount_bytes: int) -> str:
 
 
 def last_part(path: str) -> str:
-    """The name of a file or directory."""
     return clean(PurePath(path).name or path, 200)
