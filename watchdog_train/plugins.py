@@ -28,7 +28,7 @@ class Plugins:
     def load(self) -> Iterator[tuple[str, str, Any]]:
         """Package, module and object of each entry point that can be loaded."""
         try:
-            from importlib import metadata  # milliseconds that only those who load need
+            from importlib import metadata  # takes milliseconds, so only if something is loaded
 
             entries = metadata.entry_points(group=self._group)
         except Exception as error:  # noqa: BLE001 - a collector that gave up its rights reads nothing

@@ -135,7 +135,7 @@ def _owner_of_ours(folder: int) -> int | None:
 
 
 def for_child() -> tuple[dict[str, str], tuple[int, ...]]:
-    """Variables and descriptors with which a child of ours works in the held directories."""
+    """Variables and descriptors with which our child works in the held directories."""
     if not _HELD:
         return {}, ()
     import json  # not needed by who only reads
@@ -301,7 +301,7 @@ def make_folder(folder: Path) -> None:
     except FileNotFoundError:
         make_folder(folder.parent)
         _make_one(folder)
-    if os.path.abspath(folder) in _HELD:  # somebody had removed it
+    if os.path.abspath(folder) in _HELD:  # it had been removed
         hold(folder)
 
 
@@ -317,14 +317,14 @@ def remove(path: str | os.PathLike[str]) -> None:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Rename a file of ours in its folder, replacing a file of that name.
+    """Rename our file in its folder, replacing a file of that name.
 
     ForeignError: that one belongs to another user. OSError: the file keeps its name.
     """
     with _Place(target) as (name, folder, _):
         before = source.name if folder is not None else source
         with suppress(FileNotFoundError):
-            # Compared with a file of ours there: a server may give all files one owner.
+            # Compared with our own file there: a server may give all files one owner.
             ours = os.lstat(before, dir_fd=folder).st_uid if sys.platform != "win32" else 0
             owner = os.lstat(name, dir_fd=folder).st_uid
             if owner not in (0, ours):

@@ -1,16 +1,17 @@
 """A step at which ranks of several supervisors act on a request, agreed at the training's store.
 
-Ranks of one supervisor share memory (see control.py). Those of several meet at the server behind
-torch's default store, by a connection of their own: a call of ours that hangs must not hold the
+Ranks of one supervisor share memory (see control.py). Ranks of several meet at the server behind
+torch's default store, by a connection of their own: a call of wtrain that hangs must not hold the
 lock of the training's. Must never raise into the training, and never wait without a limit.
 
-Who has the request joins. The last one to join chooses a step, two ahead of its own: ranks that
-need each other in every step cannot be past it before they have looked. At that step each arrives
+A rank with the request joins. The last one to join chooses a step, two ahead of its own: ranks that
+need each other in every step cannot be past it before they have read it. At that step each arrives
 and waits for the others, which costs nothing there: the next step would wait for them, too. The
-last one to arrive decides "go". Whoever hears of the step too late, or has waited too long, decides
-"no". The decision is one key that is written once, so all act or none. All that have arrived stand
-between the same two collectives, whatever they count as steps. After a "no" there are two more
-tries, further ahead: on a GPU the program may run some steps ahead of what it has started.
+last one to arrive decides "go". A rank that reads the step too late, or has waited too long,
+decides "no". The decision is one key that is written once, so all act or none. All that have
+arrived are between the same two collectives, even if they count steps differently. After a "no"
+there are two more tries, further ahead: on a GPU the program may run some steps ahead of the work
+it has started.
 
 What is left: a rank whose connection breaks after it has arrived cannot learn what was decided, and
 does not act. Its network is gone then, and its collectives with it.
@@ -156,7 +157,7 @@ def due(kind, number, step, world, attempt):
         try:
             answer = _within(WAIT_S + CALL_S, _look, request, place, name, world, step)
         except Exception:
-            # The thread may hang in there for ever: nothing is asked there again.
+            # The thread may never return: nothing is asked there again.
             _lost, answer = True, REFUSE
     if answer in (ACT, REFUSE):
         request.ended, request.talk = True, None
@@ -192,8 +193,8 @@ def _connect(place):
 
 
 def _namespace(attempt):
-    # Where torchrun's agents keep the server over a restart of theirs, torch itself tells the
-    # ranks of one generation from those of the next by this variable.
+    # If torchrun's agents keep the server over a restart, torch itself separates the ranks of
+    # two generations by this variable.
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")[:20]
     return "wtrain/" + str(attempt) + "/" + restarted
 

@@ -10,7 +10,7 @@ from collections import deque
 from watchdog_train.client import notes, phases, settings, slot
 
 ID = "skip-bad-batches"
-# What the machine or the process lacks: the next batch would fail, too.
+# The machine or the process is short of it: the next batch would fail, too.
 _NOT_OF_A_BATCH = (
     "CUDA error", "HIP error", "Cannot re-initialize CUDA", "CUBLAS", "cuDNN", "NCCL", "bus error",
     "Too many open files", "No space left on device", "Cannot allocate memory",

@@ -1,6 +1,6 @@
 """What a training script may say and ask: beat, phase, expect, mark, resume_path, attempt, stop.
 
-Every function does nothing outside a supervised run, and none can raise for a reason of ours.
+Every function does nothing outside a supervised run, and none can raise because of wtrain.
 """
 
 import _thread

@@ -1,8 +1,8 @@
-"""What the supervisor asks for: the control page, read one word at a time; it must never raise.
+"""Requests of the supervisor: the control page, read one word at a time; it must never raise.
 
 Ranks of one machine have to act on a request at the same step, or one leaves a collective that
 the others wait in. The first rank publishes the step, two steps ahead; every rank finds it in
-time, because a step needs all of them. Those of several supervisors agree otherwise (agreement.py).
+time, because a step needs all of them. Ranks of several supervisors agree by agreement.py.
 """
 
 import os

@@ -88,7 +88,7 @@ def _answers(original, value):
 
 def _loads(original):
     def load(*args, **kwargs):
-        # What was saved on a GPU goes there by itself.
+        # What was saved on a GPU goes there automatically.
         if len(args) < 2 and not callable(kwargs.get("map_location")):
             kwargs["map_location"] = "cpu"
         elif len(args) > 1 and not callable(args[1]):

@@ -1,7 +1,4 @@
-"""A line every N steps on stderr, where the user asks for it; nothing at all where not.
-
-It must never raise, and is called by whoever counts steps.
-"""
+"""A line every N steps on stderr, if the user asks for it; it must never raise."""
 
 import os
 import sys

@@ -3,7 +3,7 @@
 It must import nothing, and parse on Python 3.8. Every field is an aligned
 64-bit word; no field needs another one to agree with it, so there is no lock and no seqlock
 (a record of several fields read while it is written was torn in 39 % of reads, a single word
-in 0 of 24 million). Each progress word has one writing thread. Zero means "not said".
+in 0 of 24 million). Each progress word has one writing thread. Zero means "not set".
 """
 
 SLOT_BYTES = 4096
@@ -56,7 +56,7 @@ W_SAMPLES_PER_S = 33  # IEEE double bits
 W_TRAIN_ORDINAL = 34  # which call of train() or fit() is running in this process, 1-based
 W_RESUMED_STEP = 35  # step a checkpoint was resumed at, + 1, once the hook has injected it
 W_FIRST_STEP = 36  # W_FRAMEWORK_STEP of the first step of the newest training; 0 before it
-W_BEGAN_ANEW = 37  # a step, + 1, below that of the checkpoint that it was to resume from
+W_BEGAN_ANEW = 37  # a step, + 1, below the checkpoint's that it was to resume from
 # Monotonic ns at which this rank came to the newest of each: by them ranks are compared.
 W_BATCH_NS = 38  # it had its batch
 W_BACKWARD_NS = 39  # it began a backward pass
@@ -68,7 +68,7 @@ W_LOCAL_WORLD = 44  # ranks that the launcher has started on this machine, where
 W_SAVE_REFUSED = 45  # last save-request that the ranks of several supervisors found no step for
 W_STOP_REFUSED = 46
 W_LOAD_BEGUN = 52  # bit 0: it has begun to load its checkpoint; bit 1: it has asked resume_path()
-W_CONTINUED = 53  # 1: its own count is above that of the checkpoint at its first save
+W_CONTINUED = 53  # 1: its own count is above the checkpoint's at its first save
 W_BAR_EACH = 54  # optimizer steps for each move of that bar: several optimizers take turns; 0: one
 W_DECIDING = 47  # number of the thread that has made the last beat or step, as this process has it
 W_OWN_SIGNALS = 48  # bit i: code of the script itself handles signal number USER_SIGNALS[i]
@@ -122,8 +122,8 @@ C_DUMP_REQUEST = 3
 C_SAVE_BASE = 4
 C_STOP_BASE = 5
 C_DUMP_BASE = 6
-# How the supervisor itself is, for whoever asks from outside (`wtrain probe`). Words of a page that
-# is there already: a full memory file system keeps nobody from writing them.
+# The state of the supervisor, for readers from outside (`wtrain probe`). Words of a page that is
+# there already can be written even if the memory file system is full.
 C_SUPERVISOR_PID = 8
 C_SUPERVISOR_START = 9
 C_TURNED_NS = 10  # monotonic ns at which its loop has turned last

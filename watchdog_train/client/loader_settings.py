@@ -30,7 +30,7 @@ def in_this_process(entry, bound):
     if written > at_once and "writer_batch_size" in bound.signature.parameters:
         arguments["writer_batch_size"] = at_once
     if before is None:
-        # Dataset.filter calls map in turn: what has been said stays.
+        # Dataset.filter calls map in turn: the first report stays.
         return True, "" if "num-proc-none" in notes.answered() else "num_proc was not set"
     arguments["num_proc"] = None
     return True, "num_proc " + str(before) + " -> None"

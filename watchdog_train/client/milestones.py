@@ -1,4 +1,4 @@
-"""Named places on the way to the first step, so that a hang before it has a name.
+"""Named places before the first step, so that a hang there has a name.
 
 It must never raise, and keeps a bounded list: a place that is entered again takes its old entry.
 Times are of time.monotonic(), which on one machine is the same clock for every process.
@@ -17,8 +17,8 @@ _NAME, _BEGIN, _END, _TIMES, _FAILED, _MARK = range(6)
 # [name, begin, end or None, how often it was entered, whether an exception left it, whether it is
 # the user's], newest last
 _entries: list = []
-# Called before the next place is entered, and by the pulse thread: what ends a place that no call
-# of ours sees the end of.
+# Called before the next place is entered, and by the pulse thread: ends a place whose end no hook
+# sees.
 settling: list = []
 
 BATCH = "first batch"
@@ -185,7 +185,7 @@ def _add(name, mark):
             break
     entry = [name, slot.now_ns() / 1e9, None, times, False, mark]
     _entries.append(entry)
-    # A script that marks every step must not push the way to the first one out of the list.
+    # A script that marks every step must not push the startup timeline out of the list.
     _forget([one for one in _entries if one[_MARK]], MOST_MARKS)
     _forget([one for one in _entries if one[_END] is not None], MOST - 1)
     return entry

@@ -6,8 +6,8 @@ import sys
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, resume, slot
 
-# Where a phase that was entered while idle leads back to: set while a task of a service runs, which
-# may be no training and wait for whatever it likes, until it does what belongs to one.
+# The phase after one that was entered while idle: set while a task of a service runs, which may be
+# no training and wait for anything, until it does what belongs to a training.
 after_idle = None  # type: int | None
 _unseen: list = []
 

@@ -1,7 +1,7 @@
 """Witnesses of what happened: fault handler, pulse thread, permission to attach, exit record.
 
 It must never count as progress, and must leave no thread behind in a fork: from Python 3.12 a
-fork beside a live thread is a warning.
+fork with a live thread is a warning.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -1,4 +1,4 @@
-"""Where to go on from: the checkpoint that the supervisor chose, for the training it came from.
+"""Resuming: the checkpoint that the supervisor chose, for the training it came from.
 
 It must inject at most once in a process, and never over a value of the user's.
 """
@@ -14,9 +14,9 @@ _MOST_PLACES = 1000
 _SAME_MOMENT_S = 0.001
 _END_BYTES = 65536
 _UNDER_WAY = r"[._-](?:tmp|temp|part|partial|incomplete)[._-]?(?=/|$)|tmp[._-]"
-# For the supervisor to stop a training before its first save: it looks once a second.
+# For the supervisor to stop a training before its first save: it checks once a second.
 _HOLD_S = 20.0
-# By which the ranks of a job tell each other apart. Lightning starts its own with a local rank
+# Variables that differ between the ranks of a job. Lightning starts its own with a local rank
 # alone, and torchrun starts all ranks again: all of them have to resume alike.
 _WHICH_RANK = (
     "RANK",
@@ -156,7 +156,7 @@ def look_at_save(content, path):
             if then == wanted.get("step") and now in (done, done - 1)
         ]
     if not pairs and _used and all(now >= then for now, then in named):
-        # It has read the checkpoint, and the numbers in its names go on.
+        # It has read the checkpoint, and the numbers in its names continue.
         slot.words[L.W_CONTINUED] = int(any(now > then for now, then in named))
     elif not pairs and not _used and wanted.get("unkept") and os.path.exists(path):
         # It would be lost: there is no copy of the checkpoint, and nothing says that it resumed.
@@ -283,7 +283,7 @@ def injected():
     _used = True
     try:
         step = order().get("step")
-        # That it was loaded is news also where nobody knows its step.
+        # That it was loaded is worth a report even if its step is unknown.
         slot.words[L.W_RESUMED_STEP] = 1 + (max(0, step) if isinstance(step, int) else 0)
         slot.words[L.W_LOAD_BEGUN] |= 1
         notes.note("resumed from " + order()["path"])

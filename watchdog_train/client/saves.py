@@ -1,4 +1,4 @@
-"""Saves: the phase around them, and a record of what a finished one has written.
+"""Saves: the phase around them, and a record of the files of a finished one.
 
 It must never raise, never touch the files, and never change what a save gives back or throws.
 """
@@ -16,7 +16,7 @@ _MOST_OPEN = 16
 _MOST_BYTES = 512 << 10
 _MOST_LOG_BYTES = 32 << 20
 
-# Threads inside a save of a whole directory: its files are part of that one record.
+# Threads inside a save of a directory: its files are part of that one record.
 _outer: dict = {}
 # Open files that a save was written to, by path.
 _open_files: dict = {}
@@ -82,7 +82,7 @@ def _record_when_closed(file, format_name, counters):
     # A kill before it is seen to be closed must not lose it; one file may take many tensors.
     if inodes and (known is None or known[0]() is not file):
         record(path, format_name, {}, counters=counters)
-    # A file that is opened anew is empty for a while: that is not the save.
+    # A file that is opened again is empty for a while: that is not the save.
     step = L.step_of(slot.words)
     _open_files[path] = (weakref.ref(file), format_name, step, inodes, file.tell(), counters)
     if len(_open_files) > _MOST_OPEN:
@@ -146,7 +146,7 @@ def end(token):
 
 
 def of_directory(original, act=None):
-    """`original`, a save of several files of which each is a part, with phase and counters.
+    """`original`, a save of several files as parts of one, with phase and counters.
 
     After a save `act` is called with its result and arguments; an error of it becomes a note.
     """

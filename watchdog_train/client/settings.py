@@ -1,8 +1,8 @@
 """The in-process part of an attempt's plan: what it asks for, and whether it took.
 
 It must change only what the plan names, and where a change would not be transparent it must
-leave things as they are and say why. Each part of it lives beside what it changes: loader_settings,
-training_settings, trainer_settings, locks.
+leave things as they are and say why. Its parts are in the modules of what they change:
+loader_settings, training_settings, trainer_settings, locks.
 """
 
 import os

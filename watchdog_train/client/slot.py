@@ -14,7 +14,7 @@ from watchdog_train.client import roles
 FREE_BYTES_NEEDED = 16 << 20
 
 now_ns = time.monotonic_ns
-SAFE_FLAGS = 0  # of what we open ourselves: no links, not handed on, bytes as they are
+SAFE_FLAGS = 0  # for files that we open: no links, not inherited, bytes unchanged
 for _name in ("O_NOFOLLOW", "O_CLOEXEC", "O_BINARY"):
     SAFE_FLAGS |= getattr(os, _name, 0)
 
@@ -78,7 +78,7 @@ settings_json = ""
 resume_json = ""
 allow_ptracer = True
 worker_server = True
-# Grows at every fork: whoever kept something across one can tell.
+# Grows at every fork: a value kept across one can be recognised by it.
 generation = 0
 # The thread whose phase is the phase of the process: the one that takes the steps.
 owner = 0

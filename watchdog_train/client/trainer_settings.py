@@ -100,7 +100,7 @@ def _no_safetensors(_, arguments):
     return True, "save_safetensors=False"
 
 
-# The batch of the training goes first: that of the evaluation follows it.
+# The training's batch goes first: the evaluation's follows it.
 _ARGUMENTS = {
     "safetensors-off": _no_safetensors,
     "batch-halve-accumulate": _halve,

@@ -1,6 +1,6 @@
 """Settings of a process that trains: start, threads, device, memory, timeouts, its batches.
 
-It must cost a step next to nothing, and nothing at all where the plan does not ask for it.
+It must cost a step almost nothing, and nothing if the plan does not ask for it.
 """
 
 import copy
@@ -12,7 +12,7 @@ from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import milestones, notes, phases, settings, slot
 
 _LEAST = 8  # what is left of a sequence, and what its length is a multiple of
-# The greatest length; the size of the newest batch, and of that of the newest step.
+# The greatest length; the size of the newest batch, and of the newest step's.
 _seen = {"length": 0, "batch": 0, "step": 0}
 
 
@@ -112,7 +112,7 @@ def relieve(torch):
 
 
 def longer_if_given(entry, bound):
-    """A group without a timeout gets that of the first one, which is longer then anyway."""
+    """A group without a timeout gets the first one's, which is longer then anyway."""
     if bound.arguments.get("timeout") is None:
         return True, ""
     return longer_timeout(entry, bound)

@@ -6,11 +6,11 @@ It must stay this short: it is the one module of the keeper that is compiled at 
 import os
 import sys
 
-# Last, not first: nothing that is installed beside us can stand in for the standard library.
+# Last, not first: no package installed next to wtrain can replace the standard library.
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from watchdog_train.keeper.attempt import main
 
 if __name__ == "__main__":
-    # Nothing waits in a buffer, and whoever waits for our end waits for the next attempt.
+    # No buffer is unwritten, and the next attempt waits for our exit.
     os._exit(main(sys.argv[1]))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-PATIENCE_S = 60.0  # with a disk that refuses a record; then the training goes on without it
+PATIENCE_S = 60.0  # with a disk that refuses a record; then the training continues without it
 RECORD_BYTES = 1024
 
 
@@ -75,7 +75,7 @@ def ready(
     if sys.platform == "win32" or max((*reads, *writes), default=0) < _SELECT_KNOWS:
         can_read, can_write, _ = select.select(reads, writes, [], timeout_s)
         return [*can_read, *can_write]
-    poll = select.poll()  # not always: that of macOS does not know terminals
+    poll = select.poll()  # not always: macOS has one that does not know terminals
     for fd in reads:
         poll.register(fd, select.POLLIN)
     for fd in writes:
@@ -106,5 +106,5 @@ class Wake:
 
     def _write(self, data: bytes) -> None:
         if self._fd is not None:
-            with suppress(OSError):  # broken: nobody waits
+            with suppress(OSError):  # broken: no reader waits
                 os.write(self._fd, data)

@@ -97,7 +97,7 @@ class RankStreams:
 
     def finish(self, patience_s: float) -> None:
         if self.reader is not None and self.writer is not None:
-            if not self.ended:  # else who stays may hold the other ends for ever
+            if not self.ended:  # else remaining processes may hold the other ends open
                 self.reader.join(patience_s)
             self.writer.join(patience_s)
 
@@ -148,7 +148,7 @@ class Copy:
 
     def __init__(self, path: str, cap_bytes: int) -> None:
         self.file = CappedFile(path, cap_bytes)
-        self.missing_bytes = 0  # of what comes next in this file; under the lock of all
+        self.missing_bytes = 0  # before the next block in this file; under the lock of all
         self.folder_made = False
 
     def append(self, block: bytes, missing_bytes: int) -> int:

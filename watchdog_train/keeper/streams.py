@@ -17,7 +17,7 @@ from contextlib import suppress
 from watchdog_train.keeper.messages import Wake, ready
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-for _name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO in place of the file blocks nobody
+for _name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"):  # a FIFO in place of the file must not block
     _FLAGS |= getattr(os, _name, 0)
 TIMES = ".times"
 TIMES_EVERY_S = 10.0
@@ -38,7 +38,7 @@ class Gate:
     def __init__(self, fd: int | None = None) -> None:
         self._fd = fd
         self.is_waiting = False
-        self.is_over = False  # nobody is left who could write: the rest goes into the same file
+        self.is_over = False  # no writer is left: the rest goes into the same file
 
     def wait(self) -> bool:
         """Whether the file may rotate, as soon as that is known."""
@@ -168,7 +168,7 @@ class Stream:
         return sys.platform == "win32" or not ready((self.fd,), (), 0)
 
     def lost_bytes(self) -> int:
-        """What no file has, should we exit now."""
+        """Bytes that would be in no file if we exited now."""
         with self.changed:
             return self.dropped_bytes + self.held_bytes
 
@@ -194,7 +194,7 @@ class Stream:
             self.changed.notify()
 
     def wait_read(self) -> None:
-        """Until the last writer is gone; at once where somebody else reads."""
+        """Until the last writer is gone; at once where another object reads."""
         if self.reader is not None:
             self.reader.join()
 

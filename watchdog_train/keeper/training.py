@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SCAN_EVERY_S = 0.5  # looking for adopted zombies reads all of /proc
 LOOK_EVERY_S = 60.0  # without a SIGCHLD
-HERD_S = 0.04  # deaths come in herds; those of this moment stay pending
+HERD_S = 0.04  # deaths come in herds; deaths of this moment stay pending
 FAILURE_BYTES = 65536
-DEAF_TO = [  # they are meant for the training
+DEAF_TO = [  # signals for the training
     getattr(signal, name)
     for name in (
         *("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP"),
@@ -72,7 +72,7 @@ class Training:
         os.close(gate)
         try:
             announce(self.pid)
-            with suppress(BrokenPipeError):  # somebody has killed it: wait() tells
+            with suppress(BrokenPipeError):  # it was killed: wait() shows it
                 os.write(go, b".")
         finally:
             os.close(go)
@@ -103,7 +103,7 @@ class Training:
             pending = pending or died
 
     def wait_for_others(self) -> bool:
-        """Until nobody is left but who stays; False where no system tells who is left."""
+        """Until only processes that stay are left; False where the system cannot list them."""
         if sys.platform != "linux":
             return False
         while not self._others_gone():
@@ -115,12 +115,12 @@ class Training:
         return True
 
     def _others_gone(self) -> bool:
-        """Reap what was given to us; whether nobody is left."""
+        """Reap adopted processes; whether none is left."""
         if sys.platform == "win32":
             return False
         while True:
             left, reaped = self._reap()
-            # Who has died may have had a child since the list was made: it is ours now.
+            # An exited process may have had a child since the list was made: we have adopted it.
             if left or not reaped:
                 return not left
 
@@ -133,7 +133,7 @@ class Training:
         try:
             pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
             stats = {pid: stat_of(pid, strict=True) for pid in pids}
-        except OSError:  # no descriptor, or no memory: somebody may be left
+        except OSError:  # no descriptor, or no memory: a process may be left
             return 1, 0
         for pid, found in stats.items():
             state, parent, _ = found or ("", 0, 0)
@@ -145,7 +145,7 @@ class Training:
 
 
 def prepare(*, adopt_orphans: bool) -> None:
-    """Be deaf to what is meant for the training, and adopt its orphans where that can be."""
+    """Ignore signals for the training, and adopt its orphans if possible."""
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -171,7 +171,7 @@ def stat_of(pid: int, *, strict: bool = False) -> tuple[str, int, int] | None:
 
 
 def _become(orders: dict[str, Any], child_fds: dict[str, int], told: int, mask: set[int]) -> None:
-    """In the forked child: turn into the training, or tell why not."""
+    """In the forked child: become the training, or report why not."""
     if sys.platform == "win32":
         return
     where = orders["cwd"]
@@ -181,7 +181,7 @@ def _become(orders: dict[str, Any], child_fds: dict[str, int], told: int, mask: 
             if number != signal.SIGHUP or not orders["ignore_hup"]:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        # First out of the way of 0, 1 and 2, then into place.
+        # First above 0, 1 and 2, then into place.
         for target, fd in enumerate([os.dup(child_fds[n]) for n in ("stdin", "stdout", "stderr")]):
             os.dup2(fd, target)
         os.chdir(where)

@@ -100,7 +100,7 @@ def _take(path: Path, *, probe: bool = False) -> Answer:
     answer = _take_one(path, probe=probe)
     if answer != "no-locks":
         return answer
-    # Only supervisors of this host can then exclude each other; better than none at all, and
+    # Only supervisors of this host can then exclude each other; better than no lock, and
     # unlike a lock that is a mere file it ends with its holder.
     local = private_runtime_directory("lock", path.parent.name, make=not probe)
     return "no-locks" if local is None else _take_one(local / path.name, probe=probe)

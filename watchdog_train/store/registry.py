@@ -168,7 +168,7 @@ def publish_claims(mine: Claims) -> Iterator[Claims]:
     folder = claims_directory(mine.run_id, make=True)
     if folder is None:
         return
-    # Written first: of two that begin at the same time each may hear of the other, none of nobody.
+    # Written first: of two that begin at the same time at least one reads the other's.
     replace_json(folder / CLAIMS_FILE, mine)
     for name in sorted(names(folder.parent))[:MOST_CLAIMS]:
         other = read_json(folder.parent / name / CLAIMS_FILE, Claims, cap_bytes=CLAIMS_CAP_BYTES)

@@ -142,7 +142,7 @@ _CHARACTERS_SHOWN = 200
 
 
 def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
-    """The run that is meant, for commands that read.
+    """The run of a reference, for commands that read.
 
     Args:
         run_ref: an exact id, else a name (its newest run), else a unique prefix of an id, else a
@@ -158,7 +158,7 @@ def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
     if run_ref:
         return _named(run_ref, here, live)
     if here:
-        # Somebody else may have put a run of theirs here: ours come first.
+        # Another user may have put a run here: our own come first.
         return next((run for run in reversed(here) if _is_own(run.path)), here[-1])
     if live:
         return live[-1]

@@ -245,7 +245,7 @@ def _mark(run_dir: Path) -> tuple[int, ...]:
 
 def _in_use(run_dir: Path) -> Iterator[Path]:
     """Working directories of living processes that the files of this directory name."""
-    from watchdog_train.system import current  # what has no identity needs no system
+    from watchdog_train.system import current  # without an identity no system is needed
 
     system = current()
     records = sorted((run_dir / "attempts").glob("*/keeper.json"))[-1:]

@@ -37,7 +37,7 @@ class SideFiles:
         self._silent.clear()
 
     def look(self, sample: Sample) -> None:
-        """Read what has changed since the last sample."""
+        """Read the files changed since the last sample."""
         for member, slot in sample.judged:
             known = self._known.get(member.member.pid)
             if known is None or known[1].changes < slot.milestone:
@@ -133,7 +133,7 @@ class SideFiles:
         wanted -= set(attempt.taken)
         if not wanted:
             return ()
-        # Of a training that ended soon after its last look, only the notes read at its end tell.
+        # If a training exited soon after its last sample, only the notes read at its exit show it.
         notes = {pid: note for pid, (_, note) in self._known.items()}
         for member, slot in sample.judged:
             if slot.settings_taken or slot.progress:

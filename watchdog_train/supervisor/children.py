@@ -130,7 +130,7 @@ class ChildTable:
             time.sleep(END_LOOK_S)
 
     def release(self, child: Child) -> None:
-        """Let it outlive the supervisor: it is neither waited for nor killed."""
+        """It may outlive the supervisor: it is neither waited for nor killed."""
         self._children.pop(child.pid, None)
         self._released.append(child.identity)
         child.process.returncode = 0  # or Popen would complain about a child that still runs
@@ -210,7 +210,7 @@ class ChildTable:
         return self._adopted.get(who)
 
     def _reap(self, who: ProcessId) -> None:
-        """Reap an exited child of ours; its pid is not reused until then."""
+        """Reap an exited own child; its pid is not reused until then."""
         if sys.platform == "win32":
             return
         with suppress(ChildProcessError):
@@ -227,7 +227,7 @@ Answer = TypeVar("Answer")
 
 
 def module(name: str, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a module of ours.
+    """The command that runs a module of wtrain.
 
     -I: the training's directory must not be on the path. It may hold a file named like a module of
     ours or of the standard library.
@@ -239,7 +239,7 @@ class Helper:
     """A child that works for the supervisor, at most one process at a time under one name.
 
     Every method returns at once. A child with one question gets it as a file and answers with a
-    file. One that stays is told by its stdin, and prints lines. The caller decides what a failure
+    file. One that stays reads its stdin, and prints lines. The caller decides what a failure
     means, and when to try again.
     """
 
@@ -269,7 +269,7 @@ class Helper:
     ) -> None:
         """Start it with the path of the question's file as its last argument.
 
-        The question's field `out` becomes the path for the answer, of which an old one is removed.
+        The question's field `out` becomes the path for the answer; an old answer is removed.
         A child that `stays` prints lines for hear(), and its stdin ends when we do.
 
         Raises:

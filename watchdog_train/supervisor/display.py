@@ -129,12 +129,11 @@ class Tail:
 
 DRAIN_STEP_S = 0.02
 HELD_S = 0.25
-"""A line of ours waits so long for the end of the training's: a terminal gives a line and its end
+"""Maximum wait of our line for the end of the training's: a terminal passes a line and its end
 in two pieces."""
 LEAVE_S = 0.5
 STILL_S = 600.0
-"""After the end a reader who takes nothing for so long gets no more: a pipe alone would wait for
-ever, and a job would hold its machine."""
+"""Maximum wait after the end for a reader that takes nothing: a job would keep its machine."""
 TERMINAL_STILL_S = 2.0
 SAID_S = 5.0
 """Time after the end of the training until the wait for a reader is reported."""

@@ -102,7 +102,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
     def _vanished(self, age_s: float, why: BundleWhy) -> tuple[RankEnd, ...]:
         """Helpers that failed since the last progress, or shortly before it.
 
-        After a crash also those that may have: the traceback may be in the output.
+        After a crash also possible ones: the traceback may be in the output.
         """
         since = self.sight.sample.at - age_s - VANISHED_S
         return tuple(

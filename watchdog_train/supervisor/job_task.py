@@ -75,7 +75,7 @@ def of_agent(policy: Policy) -> Policy:
 
 
 def is_led(task: JobTask | None, settings: Job) -> bool:
-    """Whether the tasks of a job have one leader; tasks of a sweep have none."""
+    """Whether the tasks of a job have one leader; in a sweep they have none."""
     if task is None or (task.coordination is None and task.here != task.tasks):
         return False
     here = task.source in TORCH and sys.platform != "win32"  # which has no link

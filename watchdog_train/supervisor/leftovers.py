@@ -310,7 +310,7 @@ class Machine(Value):
 
 
 def look_around(system: ProcessSystem, runs_dir: Path) -> Machine:
-    """Read the logs of this user's runs, and the processes that carry a token of ours."""
+    """Read the logs of this user's runs, and the processes that carry a token of wtrain."""
     boot_id = system.boot_id()
     listed = [entry.directory for entry in registry.live_runs(boot_id=boot_id)]
     agents = runs_in(runs_dir / AGENTS)[-RUNS_READ:]

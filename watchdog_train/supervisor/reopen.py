@@ -138,7 +138,7 @@ def reopen_run(
     """Make one more attempt of a finished run, and supervise it like any other.
 
     `changed` settings, remedies and `allow` are in effect from now on, beside the run's own. With a
-    task it leads that job; see own_part(). `fresh_budget`: --max-restarts is counted anew.
+    task it leads that job; see own_part(). `fresh_budget`: --max-restarts is counted from 0.
 
     Raises:
         WtrainError: it has not ended, it succeeded, its place is gone, or something of it lives.

@@ -133,7 +133,7 @@ class RunSession:
 
         `reopen`: the run was over. Of a job that is led the first task leads, others are agents.
         `on_launched` is called once, when the first attempt runs, in a session in the background.
-        `opening` is the first line that the user is told.
+        `opening` is the first line printed to the user.
 
         Raises:
             WtrainError: another supervisor holds it.
@@ -310,7 +310,7 @@ class RunSession:
     def run(self) -> None:
         """The loop, with our signal handlers.
 
-        An exception of ours is recorded and raised; training lives on under its keeper.
+        Our own exception is recorded and raised; training lives on under its keeper.
         """
         self.context.signals.install()
         gc.freeze()  # what is imported stays
@@ -325,7 +325,7 @@ class RunSession:
             self._close()
 
     def _leave(self, error: Exception) -> None:
-        """A bug of ours must not cost the training: it stays with its keeper; warn the user."""
+        """Our bug must not cost the training: it stays with its keeper; warn the user."""
         words = f"{type(error).__name__}: {error}"
         with suppress(WtrainError, OSError):
             self.supervisor.record(e.SupervisorLeft(why=Why("our-bug", problem=words[:2000])))

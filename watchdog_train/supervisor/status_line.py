@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from watchdog_train.supervisor.display import Display
 
 CALM_S = 1.0
-"""Without output for this long the line is drawn: faster output shows progress by itself."""
+"""Without output for this long the line is drawn: faster output shows progress already."""
 DRAWING_S = 10.0
 """After a carriage return or a cursor movement the training counts as drawing."""
 AGAIN_S = 1.0

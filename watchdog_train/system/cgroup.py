@@ -8,7 +8,7 @@ import os
 from watchdog_train.system import proc
 
 _CGROUP_ROOT = "/sys/fs/cgroup"
-_UNIFIED = "/sys/fs/cgroup/unified"  # version 2 beside version 1
+_UNIFIED = "/sys/fs/cgroup/unified"  # version 2 next to version 1
 _MOST_LEVELS = 32
 
 

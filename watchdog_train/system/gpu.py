@@ -52,7 +52,7 @@ def is_asked(setting: str = "auto") -> bool:
 
 
 def command(*, once: bool = False) -> list[str]:
-    """The command of a reader of GPUs; -I as for all tasks of ours."""
+    """The command of a reader of GPUs; -I as for all tasks of wtrain."""
     return [sys.executable, "-I", "-m", MODULE, *(["--once"] if once else [])]
 
 

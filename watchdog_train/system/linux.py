@@ -48,14 +48,14 @@ _HUMAN_END = re.compile(r"/dev/(tty|pts/|console)|pipe:|socket:")
 
 
 def held(pid: int, state: str | None) -> Stopped | None:
-    """Why a process in this state does not run; None: nothing, or a tool of ours."""
+    """Why a process in this state does not run; None: nothing, or a tool of wtrain."""
     if (freezer := cgroup.frozen_by(pid)) is not None:
         return Stopped(freezer=freezer)
     if state != "t":
         return Stopped() if state == "T" else None
     tracer = int(proc.status_field(pid, "TracerPid") or 0)
     found = proc.read_stat(tracer or pid)
-    if tracer == 0:  # it has let go meanwhile, or is in a pid namespace above ours
+    if tracer == 0:  # it has detached meanwhile, or is in a parent pid namespace
         return Stopped(traced=True) if found is not None and found.state == "t" else None
     if proc.parse_environment(proc.read(f"/proc/{tracer}/environ") or b"", (OUR_TOOL,)):
         return None
@@ -368,7 +368,7 @@ def _of_zombie(who: ProcessId) -> int | None:
     found = proc.parse_stat(text) if text else None
     if text is None or found is None or found.start != who.start or not found.is_dead:
         return None
-    # To whom the kernel hides it, it shows a 0; the same check guards the I/O counters.
+    # Where the kernel hides it, it shows a 0; the same check guards the I/O counters.
     if proc.read_io_bytes(who.pid) is None:
         return None
     with suppress(ValueError, IndexError):

@@ -352,7 +352,7 @@ def open_files(pid: int) -> tuple[OpenFile, ...] | None:
         for number in os.listdir(folder)[:MOST_FILES]:
             with suppress(OSError):
                 name = os.readlink(number, dir_fd=folder)
-                mode = os.lstat(number, dir_fd=folder).st_mode  # tells for what it is open
+                mode = os.lstat(number, dir_fd=folder).st_mode  # shows for what it is open
                 if name in ("/dev/ptmx", "/dev/pts/ptmx"):
                     about = read(f"/proc/{pid}/fdinfo/{number}", SMALL_BYTES) or b""
                     index = about.partition(b"tty-index:")[2].split()

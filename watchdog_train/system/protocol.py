@@ -82,11 +82,11 @@ class ProcessSystem(Protocol):
     name: str
 
     def boot_id(self) -> str | None:
-        """Changes at every boot; None where there is none."""
+        """Changes at every boot; None if the platform has none."""
         return None
 
     def identity(self, pid: int) -> ProcessId | None:
-        """The process that has this pid now, None when there is none."""
+        """The process that has this pid now, or None."""
 
     def is_alive(self, who: ProcessId) -> bool | None:
         """Whether this very process lives (a zombie does not); None if unknown."""
@@ -112,7 +112,7 @@ class ProcessSystem(Protocol):
         return None
 
     def held(self, pid: int, state: str | None) -> Stopped | None:
-        """Why a process in this state does not run; None: nothing, or a tool of ours."""
+        """Why a process in this state does not run; None: nothing, or a tool of wtrain."""
         return Stopped(traced=state == "t") if state in ("T", "t") else None
 
     def handles_signal(self, pid: int, signal_number: int) -> bool | None:

@@ -62,7 +62,7 @@ _FUTEX_PRIVATE, _FUTEX_COMMAND = 128, 127
 _FUTEX_WAIT, _FUTEX_LOCK_PI = (0, 9), (6, 11, 13)
 _LOCKED_WITH_WAITERS = 2
 _WAITERS, _OWNER_BITS = 0x80000000, 0x3FFFFFFF  # of a word that holds its owner's number
-_ROBUST, _INHERITS, _NO_KIND = 16, 32, 0x380  # kinds; shared and elision tell nothing here
+_ROBUST, _INHERITS, _NO_KIND = 16, 32, 0x380  # kinds; shared and elision do not matter here
 _MUTEX = struct.Struct("=iIiIi")  # __lock, __count, __owner, __nusers, __kind of glibc's mutex
 _MOST_USERS = 1 << 16
 _TIMER_ABSTIME = 1
@@ -220,7 +220,7 @@ class WaitReader:
         self, pid: int, path: str, call: Literal["read", "write", "sync", "other"], fd: int
     ) -> w.FileWait:
         network = _network_type(pid, path)
-        if network is not None:  # a dead server would hold whoever asks
+        if network is not None:  # a dead server would block us
             return w.FileWait(call=call, path=path, network=network)
         kind = _kind(f"/proc/{pid}/fd/{fd}")
         is_fifo = kind == "fifo"
@@ -437,7 +437,7 @@ class WaitReader:
         if mapping is None:
             return w.UnknownWait(why="refused", call="futex")
         device, inode, path = mapping
-        if inode == "0":  # private memory, called shared: nobody else can have it
+        if inode == "0":  # private memory, called shared: no other process can have it
             return _mutex(pid, address, owner, timed=timed)
         key = (device, inode)
         if key not in self._mapped:

@@ -1,8 +1,8 @@
 """Accelerate: places and phases of its set-up, saves and loads; and a loop with explicit calls.
 
 The hook decides nothing: when to step, to accumulate or to save stays with the script. The loop
-must not import accelerate, must not raise for a reason of ours, and outside a supervised run it
-counts steps, saves when it is told to, and does nothing else.
+must not import accelerate, must not raise because of wtrain, and outside a supervised run it only
+counts steps, and saves on calls of save().
 """
 
 import os
@@ -34,7 +34,7 @@ def _saves(accelerator):
 
 
 def _record(where, accelerator, *_args, **_kwargs):
-    # The other ranks write into the same directory, and one of them may be through before
+    # The other ranks write into the same directory, and another may have finished before
     # the first has begun with the weights.
     if accelerator.is_main_process and isinstance(where, (str, os.PathLike)):
         path = os.path.abspath(os.fspath(where))
@@ -106,7 +106,7 @@ class WatchdogLoop:
                 notes.note("not resumed: a checkpoint of " + str(wanted)[:40])
             return False
         self.accelerator.load_state(path)
-        # Said by the hook already, where that is armed for this version.
+        # The hook has reported it already, if it is armed for this version.
         resume.loaded(path)
         return True
 

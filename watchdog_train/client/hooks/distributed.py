@@ -1,7 +1,7 @@
-"""Ranks by torch.distributed: whoever joins a process group is one, with the number it gives there.
+"""Ranks by torch.distributed: a process that joins a process group is one, with its number there.
 
-Without RANK in the environment (torch.multiprocessing.spawn, most of all) nothing else tells.
-It must not change what the call gives or raises.
+Without RANK in the environment (torch.multiprocessing.spawn, most of all) there is no other source.
+It must not change what the call returns or raises.
 """
 
 import os
@@ -47,7 +47,7 @@ def _joining(module, original):
     names = inner.__code__.co_varnames[: inner.__code__.co_argcount]
 
     def init_process_group(*args, **kwargs):
-        # Said before, too: in the rendezvous a rank may wait for ever for the others.
+        # Also before: in the rendezvous a rank may wait for the others without an end.
         try:
             given = dict(zip(names, args), **kwargs)  # noqa: B905 - of Python 3.10
             rank, local_rank, world = roles.group_rank(given)

@@ -1,8 +1,8 @@
 """Checkpoints of Lightning: where they are kept, records of saves, saves on request, safe loads.
 
 It must not name a directory that Lightning would not write to, and must never throw into a fit.
-A pickle of classes can run any code: one is loaded only where this run's own training has written
-it, and nobody but this user could have changed it since.
+A pickle of classes can run any code: one is loaded only if this run's own training has written it,
+and only this user could have changed it since.
 """
 
 import os
@@ -49,7 +49,7 @@ def written(_result, _plugin, *args, **kwargs):
     """A checkpoint plugin has written a file; in a thread of its own where it is asynchronous."""
     checkpoint = kwargs["checkpoint"] if "checkpoint" in kwargs else args[0]
     path = os.fspath(kwargs["path"] if "path" in kwargs else args[1])
-    # The tuner's own files are hidden; weights alone are nothing to go on from.
+    # The tuner's own files are hidden; weights alone cannot be resumed from.
     if os.path.basename(path).startswith(".") or not isinstance(checkpoint, dict):
         return
     if _VERSION_KEY in checkpoint and "optimizer_states" in checkpoint:

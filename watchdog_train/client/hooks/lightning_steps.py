@@ -1,4 +1,4 @@
-"""What a Lightning training has come to: step, total, loss, samples; requests after a batch.
+"""Progress of a Lightning training: step, total, loss, samples; requests after a batch.
 
 It must not look into a tensor (that waits for the device), and must never throw into a fit.
 """
@@ -46,7 +46,7 @@ def counted(trainer):
     """fit() has been called: one training more in this process."""
     words = slot.words
     words[L.W_TRAIN_ORDINAL] += 1
-    # Those of the fit before; this one's are known when it has loaded its checkpoint.
+    # Of the fit before; this one's are known when it has loaded its checkpoint.
     words[_STEP] = words[L.W_FIRST_STEP] = words[L.W_TOTAL_STEPS] = 0
     _preparing[:] = [milestones.begin("prepare training")]
     # Read by processes that ddp_spawn starts with a copy of this Trainer.

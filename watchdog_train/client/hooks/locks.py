@@ -1,8 +1,8 @@
-"""Lock files of this run: who made which, and the removal of one whose maker is proven dead.
+"""Lock files of this run: their makers, and the removal of one whose maker is proven dead.
 
-A lock that is nothing but a file stays when its process is killed, and everybody waits for ever.
-It must remove only the very file that a process of this run has recorded as its own, after that
-process is gone: any other may be held by somebody on another machine.
+A lock that is only a file stays when its process is killed, and blocks all others. It must remove
+only the very file that a process of this run has recorded as its own, after that process is gone:
+any other may be held by a process on another machine.
 """
 
 import os

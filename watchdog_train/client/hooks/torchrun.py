@@ -1,8 +1,8 @@
-"""Under torchrun each rank writes to a stream of its own, so that outputs can be told apart.
+"""Under torchrun each rank writes to a stream of its own, so that outputs stay separate.
 
 It runs in the launcher, not in a rank: a rank is started with its streams, as it is by torchrun's
 own --redirects. Those files, and --tee, would change what a person sees: no terminal, a prefix that
-cannot be empty, no order between stdout and stderr, bars in lines. Where the user has asked for
+cannot be empty, no order between stdout and stderr, bars in lines. If the user has asked for
 them, nothing is done here.
 """
 

@@ -101,9 +101,9 @@ def _begin(trainer, original, args, kwargs):
             trainer_settings.no_early_stop(trainer.callback_handler.callbacks)
     except Exception as error:
         notes.note("a training was not prepared: " + type(error).__name__)
-    # The steps of the training before must not be taken for those of this one.
+    # Steps of the training before must not be taken for steps of this one.
     slot.words[L.W_FRAMEWORK_STEP] = slot.words[L.W_FIRST_STEP] = 0
-    # Last: whoever reads that this training has begun must find what it has resumed from.
+    # Last: a reader of this training's begin must find what it has resumed from.
     slot.words[L.W_TRAIN_ORDINAL] = ordinal
     return replaced
 
@@ -173,7 +173,7 @@ def _train_begins(args, state):
     words = slot.words
     milestones.end(_preparing.pop() if _preparing else None)
     milestones.training_begins()
-    # Of the training before, as far as there was one: this one has not made a step.
+    # Of the training before, if there was one: this one has not made a step.
     words[L.W_FRAMEWORK_STEP] = words[L.W_FIRST_STEP] = 0
     words[L.W_TOTAL_STEPS] = max(0, int(state.max_steps))
     _last_log[:] = [time.monotonic(), int(state.global_step)]

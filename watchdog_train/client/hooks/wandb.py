@@ -84,7 +84,7 @@ def _say_where(run):
 def _identity(given):
     """Id and resume for a run that the next attempt continues, nothing if that is unsure.
 
-    Several runs of the same name in one attempt (folds, tasks) cannot be told apart by the next
+    Several runs of the same name in one attempt (folds, tasks) cannot be distinguished by the next
     one, so none of them is ever resumed.
     """
     module = sys.modules.get("wandb")

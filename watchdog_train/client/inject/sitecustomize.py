@@ -77,7 +77,7 @@ def _load_client(name):
             spec.loader.exec_module(module)  # type: ignore[union-attr]
             from watchdog_train.client import imports
         finally:
-            # The import machinery wants to make the module that it was asked for by itself.
+            # The import machinery insists on making the module that it was asked for.
             if name == "watchdog_train":
                 sys.modules.pop("watchdog_train", None)
     else:

@@ -22,10 +22,9 @@ class _Used(msgspec.Struct):
 class _Again(msgspec.Struct):
     """CPU time of ended children that is in the sum already.
 
-    The kernel adds it to what their parent has reaped, where it would count a second time: a whole
-    training's CPU time as a peak of a single look. It does so before they leave the list of
-    processes, so the parent's number has it in this look or in the next; later it is somebody
-    else's.
+    The kernel adds it to their parent's reaped time, where it would count a second time: all of a
+    training's CPU time as a peak of one sample. It does so before they leave the list of
+    processes, so the parent's number has it in this sample or the next, and not later.
     """
 
     seconds: float = 0.0

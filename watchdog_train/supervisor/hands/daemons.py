@@ -44,7 +44,7 @@ NO_NAMES = ("/dev/", "/memfd:")
 MOST_MAPS = 64
 """Members whose mapped memory is compared."""
 LAST_OF_ITS_OWN = 2
-"""A daemon's own output may lie beside the checkpoints: `> runs/tensorboard.log`."""
+"""A daemon's own output may lie next to the checkpoints: `> runs/tensorboard.log`."""
 COMMAND_CHARS = 200
 
 
@@ -56,7 +56,7 @@ class Daemons:
         places: Callable[[], tuple[str, ...]],
         ports: Callable[[], frozenset[int]],
     ) -> None:
-        """`places`: where the training saves. `ports`: those that the next attempt binds."""
+        """`places`: where the training saves. `ports`: of the next attempt."""
         self._system = system
         self._stopping = stopping
         self._places = places
@@ -199,7 +199,7 @@ class Daemons:
             return None
         facts = DaemonFacts(
             process=who,
-            # What never left the session is judged by itself, and by its name alone.
+            # What never left the session is judged alone, and only by its name.
             session=-who.pid if stays or row.session is None else row.session,
             command=command_of(self._system, who.pid),
             leave=matching(command, self._stopping.leave),

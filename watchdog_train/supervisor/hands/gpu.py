@@ -156,7 +156,7 @@ class GpuMemory:
         return GpuSeen(others=others, xids=xids)
 
     def _still_ours(self, reading: GpuReading, ever: AbstractSet[ProcessId]) -> set[int]:
-        """Pids of ours that the driver names, unless the pid belongs to another process by now."""
+        """Our pids that the driver names, unless the pid belongs to another process by now."""
         listed = {one.pid for device in reading.devices for one in device.processes or ()}
         starts = {who.pid: who for who in ever if who.pid in listed}
         return {pid for pid, who in starts.items() if self._system.identity(pid) in (None, who)}

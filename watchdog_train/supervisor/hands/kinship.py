@@ -48,7 +48,7 @@ class Kinship:
         """Scripts that are no rank themselves but have started the ranks.
 
         The parent of torch.multiprocessing.spawn, or a library's command that starts the script,
-        looks like a training of one process until its children join a process group or make steps,
+        seems to be a training of one process until its children join a process group or make steps,
         and then waits for them without a sign of life. One that takes steps is a rank, whatever
         helper of it joins a group of its own; one that takes none was and stays a launcher.
         """

@@ -77,7 +77,7 @@ def start_keeper(
 ) -> LaunchedKeeper:
     """Start a keeper that starts the plan's command; what became of it is in its records.
 
-    `rank_streams`: for so many ranks there are streams of their own, for a launcher that can use
+    `rank_streams`: number of ranks with streams of their own, for a launcher that can use
     them.
 
     Raises:

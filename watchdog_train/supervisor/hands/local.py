@@ -241,7 +241,7 @@ class LocalHands(Sampler):
     def clean_up(self, state: State) -> TreeGone:
         """Remove what a killed tree leaves in shared memory, if it is known to be its own.
 
-        Names of torch carry a pid of ours; a semaphore was mapped by a member, and is unmapped now.
+        Names of torch carry a member's pid; a semaphore was mapped by a member, and is not now.
         Other names (psm_*) show no owner: the kill order lets the resource trackers remove those.
         """
         context = self._context

@@ -180,7 +180,7 @@ class RemoteHands:
                 file.write(chunk.data)
 
     def _path(self, path: str) -> Path | None:
-        """Where a file of its run directory is kept in ours; paths it sends are not trusted."""
+        """The local path for a file of its run directory; paths it sends are not trusted."""
         parts = path.split("/")
         if not all(map(_NAME.fullmatch, parts)) or len(parts) < 3:
             return None

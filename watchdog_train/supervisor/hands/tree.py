@@ -277,7 +277,7 @@ class ProcessTree:
         return adopts and top.ppid == 1  # which may be hidden from us
 
     def _is_step(self, daemon: ProcessRow, task: ProcessRow) -> bool:
-        """Whether slurmstepd has started a process on behalf of an srun of ours."""
+        """Whether slurmstepd has started a process on behalf of an srun of the attempt."""
         jobs = {
             (self._system.environment(pid, (JOB,)) or {}).get(JOB)
             for pid in (self._keeper.pid, task.pid)
