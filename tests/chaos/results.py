@@ -32,7 +32,7 @@ class Result:
     outcome: Outcome
     """missed: the run ended, or had no such process, before the fault could strike. The checks
     were made all the same, but nothing was tried."""
-    seconds: float
+    seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     description: str = ""
@@ -41,20 +41,9 @@ class Result:
     @classmethod
     def of(cls, spec: CaseSpec, told: dict[str, Any]) -> Result:
         """From the answer of the process that ran the case."""
-        return cls(
-            seed=spec.seed,
-            number=spec.number,
-            fault=spec.fault,
-            shape=spec.shape,
-            trouble=spec.trouble,
-            moment=str(spec.moment),
-            outcome=told["outcome"],
-            seconds=told.get("seconds", 0.0),
-            problems=list(told["problems"]),
-            notes=list(told.get("notes", ())),
-            description=told.get("description", ""),
-            missed=told.get("missed", ""),
-        )
+        names = ("seed", "number", "fault", "shape", "trouble")
+        drawn = {name: getattr(spec, name) for name in names}
+        return cls(**drawn, moment=str(spec.moment), **told)
 
     def line(self) -> str:
         """For the screen."""

@@ -101,8 +101,6 @@ class Night:
     began: float = field(default_factory=time.time)
     exit_code: int | None = None
     hung_up_at: float = 0.0
-    killed_at: float = 0.0
-    adopted_at: float = 0.0
     filled_at: float | None = None
     freed_at: float | None = None
     terminal_said: str = ""
@@ -197,7 +195,7 @@ class Night:
         pid = found["supervisor"]["pid"]
         os.kill(pid, signal.SIGKILL)
         until(lambda: not is_alive(pid), 10, "the supervisor is gone")
-        self.killed_at = self.note(f"supervisor killed (SIGKILL) near step {self._step()}")
+        self.note(f"supervisor killed (SIGKILL) near step {self._step()}")
 
     def _somebody_adopts(self) -> subprocess.Popen[bytes]:
         """Woken by a probe that fails."""
@@ -211,7 +209,7 @@ class Night:
                 start_new_session=True,
             )  # fmt: skip
         self._wait_for(adopter, lambda: of_type(self.events, "adopted"), "it is adopted")
-        self.adopted_at = self.note("wtrain adopt")
+        self.note("wtrain adopt")
         return adopter
 
     def _disk_fills_up(self, adopter: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.support import MARKER, marked_processes, run_command
+from tests.support import MARKER, marked_processes, run_command, wait_until
 
 BIN = Path(sys.executable).parent
 DISK = "size=1g"
@@ -35,14 +35,10 @@ def until(look: Callable[[], T | None], timeout_s: float, why: str, poll_s: floa
     Raises:
         NightError: there was none within `timeout_s`.
     """
-    end = time.monotonic() + timeout_s
-    while True:
-        value = look()
-        if value:
-            return value
-        if time.monotonic() >= end:
-            raise NightError(f"waited {timeout_s:.0f} s in vain: {why}")
-        time.sleep(poll_s)
+    try:
+        return wait_until(look, timeout_s, why, poll_s)
+    except AssertionError as error:
+        raise NightError(str(error)) from None
 
 
 class Disk:

@@ -80,14 +80,14 @@ def watched(tmp_path):
 
 @pytest.fixture
 def started():
-    """Children of the test, ended with their groups."""
+    """Children of the test that are ready, ended with their groups."""
     found = []
 
-    def start(argv, **options):
-        process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, text=True, start_new_session=True, **options
-        )
+    def start(argv, else_skips=""):
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
         found.append(process)
+        if process.stdout.readline() != "ready\n":
+            pytest.skip(else_skips) if else_skips else pytest.fail("it does not start")
         return process
 
     yield start
@@ -151,7 +151,6 @@ def test_a_stopped_process_cannot_be_asked_from_inside(tmp_path, watched):
 def test_nobody_attaches_to_a_process_in_the_kernel(tmp_path, started):
     """A real state D (the parent of a vfork): named with the place, and no tool is started."""
     process = started([sys.executable, "-c", VFORK])
-    assert process.stdout.readline() == "ready\n"
     wait_until(lambda: state_of(process.pid) == "D", 10, "in the kernel")
     called = tmp_path / "called"
     spy = fake_pyspy(tmp_path, f'echo "$@" >> {called}; exit 1')
@@ -196,7 +195,6 @@ def test_where_ptrace_is_denied_the_process_writes_itself(tmp_path, watched, wha
 def test_a_process_of_another_user_is_read_by_root(tmp_path, started):
     """Root reads everybody's."""
     process = started([sys.executable, "-c", SOMEBODY])
-    assert process.stdout.readline() == "ready\n"
     assert collect_tree(tmp_path, process.pid).captured == 1
 
 
@@ -223,7 +221,6 @@ collect.collect(request, find_pyspy=lambda: binary, system=system)
 def test_a_process_of_another_user_is_named_as_such(tmp_path, started):
     """Neither user is root: no stacks, a reason that a person can act on, and a whole bundle."""
     process = started([sys.executable, "-c", SOMEBODY])
-    assert process.stdout.readline() == "ready\n"
     folder = Path(os.path.realpath("/tmp")) / f"stranger-{os.getpid()}"
     folder.mkdir(mode=0o777)
     try:
@@ -246,9 +243,7 @@ def test_a_process_in_another_pid_namespace_is_read(tmp_path, started):
     """As in a container that is looked at from its host."""
     code = "import time; print('ready', flush=True); time.sleep(600)"
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    process = started([*unshare, sys.executable, "-c", code])
-    if process.stdout.readline() != "ready\n":
-        pytest.skip("no pid namespaces here")
+    process = started([*unshare, sys.executable, "-c", code], else_skips="no pid namespaces here")
     result = collect_tree(tmp_path, process.pid)
     assert result.captured == 1, result.missing
     inside = [p for p in read_bundle(tmp_path / "out").evidence.processes if p.how]
@@ -261,7 +256,6 @@ def test_every_python_is_read(tmp_path, started, version):
     """By py-spy, with line numbers."""
     code = "import time\ndef waits():\n    time.sleep(600)\nprint('ready', flush=True)\nwaits()"
     process = started([interpreter(version), "-c", code])
-    assert process.stdout.readline() == "ready\n"
     assert collect_tree(tmp_path, process.pid).captured == 1
     frames = [frame for frame in of(tmp_path).main.frames if not frame.native]
     assert [(frame.name, frame.line) for frame in frames] == [("waits", 3), ("<module>", 5)]

@@ -76,6 +76,14 @@ def test_a_place_is_named_while_the_process_is_inside(training: Training) -> Non
     assert after.milestones[-2].end is not None
 
 
+HOOKED = """
+import os, sys
+sys.path.insert(0, os.getcwd())
+import wandb
+from watchdog_train.client import slot, layout as L
+init = getattr(wandb, "init", lambda: wandb.answer)
+print(init(), hasattr(init, "__wrapped__"), slot.words[L.W_HOOKS_FAILED])
+"""
 OPTIONS = """
 import argparse, json, sys
 import torch
@@ -116,38 +124,31 @@ def test_the_arguments_that_resume_are_listed(training: Training) -> None:
     assert training.json(NANO) == ["--init_from=resume"]
 
 
-@pytest.mark.parametrize("version", ["1.0.0", "0.17.9", "0.x", None])
-def test_outside_its_range_a_hook_is_not_armed(training: Training, version: str | None) -> None:
-    """A version that a hook is not made for is left alone, and the reason is written down."""
-    library(training, "wandb", "def init(): return 1\ndef finish(): pass\n", version or "")
+WHOLE = "def init(): return 1\ndef finish(): pass\n"
+OUTSIDE = "skipped: wandb {} is outside 0.18 to below 1.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "text", "said", "hook"),
+    [
+        *((version, WHOLE, "1 False 0", OUTSIDE) for version in ("1.0.0", "0.17.9", "0.x")),
+        (None, WHOLE, "1 False 0", OUTSIDE),
+        ("0.31.0", "answer = 42\n", "42 False 1", "failed: AttributeError"),
+        ("0.99.1", WHOLE, "1 True 0", "armed; not tested with {}"),
+    ],
+)
+def test_a_hook_is_armed_for_the_versions_that_it_is_made_for(
+    training: Training, version: str | None, text: str, said: str, hook: str
+) -> None:
+    """A newer minor version works until it is found not to. Outside its range, and where it lacks
+    what is wrapped, a library works as ever, and the reason is written down.
+    """
+    library(training, "wandb", text, version or "")
     if version is None:
-        (training.root / "wandb" / "__init__.py").write_text("def init(): return 1\n")
-    script = "import os, sys\nsys.path.insert(0, os.getcwd())\nimport wandb\n"
-    done = training.run(script + "print(wandb.init(), hasattr(wandb.init, '__wrapped__'))\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 False\n", "")
-    expected = f"skipped: wandb {version} is outside 0.18 to below 1.0"
-    assert training.note()["hooks"]["wandb"] == expected
-
-
-def test_a_hook_whose_library_lacks_what_it_wraps_fails_alone(training: Training) -> None:
-    """The library works as ever; the note has the reason, and the count of failed hooks grows."""
-    library(training, "wandb", "answer = 42\n", "0.31.0")
-    script = """
-import os, sys
-sys.path.insert(0, os.getcwd())
-import wandb
-from watchdog_train.client import slot, layout as L
-print(wandb.answer, slot.words[L.W_HOOKS_FAILED])
-"""
-    assert training.run(script).stdout == "42 1\n"
-    assert training.note()["hooks"]["wandb"].startswith("failed: AttributeError")
-
-
-def test_an_untested_version_in_the_range_is_armed_and_said(training: Training) -> None:
-    """A newer minor version works until it is found not to: armed, with a word about it."""
-    library(training, "wandb", "def init(): return 1\ndef finish(): pass\n", "0.99.1")
-    training.run("import os, sys\nsys.path.insert(0, os.getcwd())\nimport wandb\n")
-    assert training.note()["hooks"]["wandb"] == "armed; not tested with 0.99.1"
+        (training.root / "wandb" / "__init__.py").write_text(text)
+    done = training.run(HOOKED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{said}\n", "")
+    assert training.note()["hooks"]["wandb"].startswith(hook.format(version))
 
 
 PLACES = """
@@ -165,6 +166,7 @@ except KeyError as error:
     assert str(error) == "'mine'"
 assert milestones.around("outer", nested)() == 5
 assert milestones.around("outer", lambda: milestones.around("outer", lambda: 1)())() == 1
+first = json.loads(json.dumps(milestones.listed()))
 for number in range(100):
     watchdog_train.mark("step %d" % number)
 for number in range(100):
@@ -176,13 +178,20 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 notes.flush(now=True)
-print(json.dumps([child, [one for one in milestones.listed()]]))
+print(json.dumps([first, child, milestones.listed()]))
 """
 
 
 def test_the_list_is_bounded_ordered_and_not_inherited(training: Training) -> None:
-    """Errors pass through, a nested place of the same name is one, marks push nothing else out."""
-    child, listed = training.json(PLACES)
+    """Errors pass through, a nested place of the same name is one, marks push nothing else out.
+
+    The exception and the number of times are part of the entry.
+    """
+    first, child, listed = training.json(PLACES)
+    told = {one["name"]: one for one in first}
+    assert list(told) == ["failing", "inner", "outer"]
+    assert (told["failing"]["failed"], told["outer"]["times"]) == (True, 2)
+    assert told["inner"]["end"] <= told["outer"]["end"]
     names = [one["name"] for one in listed]
     assert len(names) <= 48
     assert len([one for one in listed if one["mark"]]) <= 16
@@ -190,17 +199,6 @@ def test_the_list_is_bounded_ordered_and_not_inherited(training: Training) -> No
     note = note_of(training, child)
     assert note is not None
     assert [one.name for one in note.milestones] == ["of the child"]
-
-
-def test_a_failed_and_a_repeated_place_say_so(training: Training) -> None:
-    """The exception and the number of times are part of the entry."""
-    script = PLACES.split("for number", maxsplit=1)[0] + "print(json.dumps(milestones.listed()))\n"
-    listed = training.json(script)
-    told = {one["name"]: one for one in listed}
-    assert told["failing"]["failed"] is True
-    assert told["outer"]["times"] == 2
-    assert told["inner"]["end"] <= told["outer"]["end"]
-    assert [one["name"] for one in listed] == ["failing", "inner", "outer"]
 
 
 UNSUPERVISED = """

@@ -188,11 +188,7 @@ def test_the_fault_handler_is_asked_only_before_a_kill(
         refused = fake_pyspy(tmp_path, "echo 'Permission denied' >&2; exit 1")
         ControlPage.create(tmp_path / layout.CONTROL_FILE).close()
         result = collect_tree(
-            tmp_path,
-            who.pid,
-            find_pyspy=refused,
-            slot_dir=str(tmp_path),
-            kill_follows=kill_follows,
+            tmp_path, who.pid, find_pyspy=refused, slot_dir=str(tmp_path), kill_follows=kill_follows
         )
         assert bool(dump.exists() and dump.read_text()) == (not why)
         assert result.captured == (not why)

@@ -131,10 +131,7 @@ def test_an_older_look_is_no_answer_to_a_newer_one(tmp_path, monkeypatch):
     folder.mkdir()
     request = request_for(tmp_path, [], "look", out_dir=str(folder))
     older = EvidenceResult(
-        stall_id="0001",
-        dir=str(folder),
-        patience=Patience(row="proven"),
-        seconds=1.0,
+        stall_id="0001", dir=str(folder), patience=Patience(row="proven"), seconds=1.0
     )
     replace_json(folder / RESULT_FILE, older)
     assert read_result(request) == older

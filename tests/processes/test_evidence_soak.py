@@ -29,11 +29,7 @@ WITHOUT_PTRACE = "exec setpriv --bounding-set -sys_ptrace --inh-caps -sys_ptrace
 
 
 @pytest.mark.parametrize(
-    "requests",
-    [
-        60,
-        pytest.param(500, marks=[pytest.mark.slow, pytest.mark.takes_minutes]),
-    ],
+    "requests", [60, pytest.param(500, marks=[pytest.mark.slow, pytest.mark.takes_minutes])]
 )
 def test_a_busy_process_survives_every_request_for_evidence(tmp_path: Path, requests: int) -> None:
     """Stack samples and bundles, with py-spy, with ptrace refused and without any tool."""

@@ -77,17 +77,6 @@ def test_the_users_own_hook_stays(training: Training) -> None:
     assert (fact.type, fact.message) == ("ValueError", "sample 7")
 
 
-def test_the_first_cause_is_remembered(training: Training) -> None:
-    run(
-        training,
-        "try:\n    {}['lr']\nexcept KeyError as error:\n"
-        "    raise RuntimeError('no lr') from error\n",
-    )
-    (fact,) = told(training)
-    assert (fact.type, fact.message) == ("RuntimeError", "no lr")
-    assert [(one.type, one.message) for one in fact.chain] == [("KeyError", "'lr'")]
-
-
 def test_a_thread(training: Training) -> None:
     """A thread that ends does not end its process; the hook that was there is called, too."""
     said = training.run(
@@ -113,7 +102,7 @@ def test_a_child_of_multiprocessing(method: str, first: str, training: Training)
         + "if __name__ == '__main__':\n"
         f"    context = multiprocessing.get_context('{method}')\n"
         "    one = context.Process(target=fails)\n    one.start()\n    one.join()\n"
-        "    print(one.exitcode)\n",
+        "    print(one.exitcode)\n"
     )
     assert ended.stdout == "1\n", ended.stderr
     assert "ValueError: sample 7" in ended.stderr
@@ -176,11 +165,16 @@ def test_a_traceback_inside_a_message_is_only_quoted(training: Training) -> None
 
 
 def test_code_that_was_made_by_exec_is_not_the_users(training: Training) -> None:
-    """As the methods of a dataclass are."""
-    run(training, "exec('def made(): raise ValueError(1)')\nmade()\n")
+    """As the methods of a dataclass are; the first cause of an exception is remembered."""
+    cause = (
+        "try:\n    {}['lr']\nexcept KeyError as error:\n    raise RuntimeError('no lr') from error"
+    )
+    run(training, f"def fails():\n    exec({cause!r})\nfails()\n")
     (fact,) = told(training)
     assert fact.own.file.endswith(".py")
     assert fact.raised.file == "<string>"
+    assert (fact.type, fact.message) == ("RuntimeError", "no lr")
+    assert [(one.type, one.message) for one in fact.chain] == [("KeyError", "'lr'")]
 
 
 WAITS = """

@@ -15,12 +15,7 @@ from tests.support import is_alive, wait_until
 from watchdog_train.core.detection.gpu import job_use
 from watchdog_train.core.model.gpu import GpuReading, GpuUse, GpuXid
 from watchdog_train.supervisor.children import ChildTable
-from watchdog_train.supervisor.hands.gpu import (
-    ANSWER_S,
-    FIRST_ANSWER_S,
-    RETRY_S,
-    GpuWatch,
-)
+from watchdog_train.supervisor.hands.gpu import ANSWER_S, FIRST_ANSWER_S, RETRY_S, GpuWatch
 from watchdog_train.system import current
 from watchdog_train.system import gpu as system_gpu
 
@@ -64,6 +59,10 @@ def watch(gpus: Gpus, table: ChildTable) -> Iterator[GpuWatch]:
 def use_of(watch: GpuWatch, now: float, pids: set[int]) -> GpuUse | None:
     reading = watch.reading(now)
     return None if reading is None else job_use(reading, pids)
+
+
+def child_ends(table: ChildTable) -> None:
+    wait_until(lambda: bool(table.poll()), 15, "the child has ended")
 
 
 def first_use(watch: GpuWatch, pids: set[int]) -> GpuUse:
@@ -139,7 +138,7 @@ def test_a_driver_that_hangs_is_asked_again_and_given_up(
         (child,) = table.running()
         tries.add(child.pid)
         assert use_of(watch, now + FIRST_ANSWER_S + 1, {1}) is None
-        wait_until(lambda: bool(table.poll()), 15, "the hanging child was ended")
+        child_ends(table)
         now += FIRST_ANSWER_S + wait_s + 2
     assert watch.trouble == f"the driver has not answered for {FIRST_ANSWER_S:.0f} s (4 tries)"
     assert len(tries) == 4
@@ -159,7 +158,7 @@ def test_a_driver_that_hangs_later_leaves_the_signal_unknown(
     watch.reading(1.0)  # the last words
     assert use_of(watch, 1.0 + ANSWER_S / 2 + 1, pids) is None
     assert use_of(watch, 1.0 + ANSWER_S + 1, pids) is None
-    wait_until(lambda: bool(table.poll()), 15, "the hanging child was ended")
+    child_ends(table)
     assert watch.trouble is None  # it will be tried again
 
 
@@ -200,7 +199,7 @@ def test_the_child_ends_with_its_listener(watch: GpuWatch, gpus: Gpus, table: Ch
     first_use(watch, {4242})
     (child,) = table.running()
     watch.close()
-    wait_until(lambda: bool(table.poll()), 15, "the child has ended")
+    child_ends(table)
     assert not is_alive(child.pid)
 
 

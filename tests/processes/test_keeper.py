@@ -25,14 +25,7 @@ from tests.processes.keeping import (
     wait_gone,
     write_orders,
 )
-from tests.support import (
-    REPOSITORY,
-    children_of,
-    interpreter,
-    is_alive,
-    small_disk,
-    wait_until,
-)
+from tests.support import REPOSITORY, children_of, interpreter, is_alive, small_disk, wait_until
 from watchdog_train.keeper.messages import Record
 from watchdog_train.store.run_paths import TIMES_SUFFIX
 

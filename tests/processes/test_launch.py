@@ -261,42 +261,41 @@ def test_status_is_heard_in_pieces(launch: Launch) -> None:
 
 
 def go_on_without_keeper(
-    launched: LaunchedKeeper, attempt: Path, table: ChildTable, *, gate: str
+    launch: Launch, attempt: Path, table: ChildTable, program: str, *own: Path, gate: str = ""
 ) -> None:
-    """Kill the keeper, open the gate of the training, and wait for its last line."""
+    """Kill the keeper, open the gate of the training, and wait for its last line and its end."""
+    os.mkfifo(attempt.parents[1] / "gate")
+    launched = launch(PYTHON, "-c", program, rank_streams=2 if own else 0)
+    record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
+    for file in (*own, attempt / "output.log"):  # what is read and not written dies with the keeper
+        wait_until(lambda f=file: f.exists() and f.read_text() == "before\n", 10, "it is written")
     os.kill(launched.child.pid, signal.SIGKILL)
     wait_until(table.poll, 10, "the keeper is dead")
     drain_without_keeper(launched.ends, attempt, attempt, table, log_cap_bytes=1024 * 1024)
     (attempt.parents[1] / "gate").write_text(gate)
     log = attempt / "output.log"
     wait_until(lambda: log.read_text().endswith("end\n"), 20, "everything has arrived")
+    wait_until(lambda: not is_alive(record.pid or 0), 10, "the root has ended")
 
 
 def test_dead_keeper_does_not_block_the_training(
-    launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
+    launch: Launch, attempt: Path, table: ChildTable
 ) -> None:
     """With the keeper killed the training still writes, and its output still arrives."""
-    os.mkfifo(tmp_path / "gate")
     program = (
         "import os\nprint('before', flush=True)\nopen('gate').read()\n"
         "for n in range(20000): print('after', n, flush=False)\n"
         "print('end', flush=True)"
     )
-    launched = launch(PYTHON, "-c", program)
-    record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
-    log = attempt / "output.log"
-    wait_until(lambda: log.exists() and log.read_text() == "before\n", 10, "it has written")
-    go_on_without_keeper(launched, attempt, table, gate="")
-    assert len(log.read_text().splitlines()) == 20002
-    wait_until(lambda: not is_alive(record.pid or 0), 10, "the training has ended")
+    go_on_without_keeper(launch, attempt, table, program)
+    assert len((attempt / "output.log").read_text().splitlines()) == 20002
 
 
 @pytest.mark.slow
 def test_dead_keeper_does_not_block_a_rank(
-    launch: Launch, attempt: Path, table: ChildTable, tmp_path: Path
+    launch: Launch, attempt: Path, table: ChildTable
 ) -> None:
     """A rank with a stream of its own is heard on, also after its launcher has ended."""
-    os.mkfifo(tmp_path / "gate")
     program = (
         "import json, os, subprocess\n"
         "place = json.loads(os.environ['WTRAIN_RANK_STREAMS'])['ranks'][1]['output']\n"
@@ -304,15 +303,10 @@ def test_dead_keeper_does_not_block_a_rank(
         "subprocess.Popen(['sh', '-c', rank], stdout=open(place, 'w'))\n"
         "os.close(1)\nos.close(2)\nopen('gate').read()\n"
     )
-    launched = launch(PYTHON, "-c", program, rank_streams=2)
-    record = wait_until(lambda: read_keeper(attempt), 10, "it runs")
     log, own = attempt / "output.log", attempt / "ranks/1/output.log"
-    for file in (own, log):  # what the keeper has read and not written dies with it
-        wait_until(lambda f=file: f.exists() and f.read_text() == "before\n", 10, "it is written")
-    go_on_without_keeper(launched, attempt, table, gate="\n\n")
+    go_on_without_keeper(launch, attempt, table, program, own, gate="\n\n")
     wait_until(lambda: own.read_text() == log.read_text(), 10, "in both files")
     assert len(own.read_text().splitlines()) == 30002
-    wait_until(lambda: not is_alive(record.pid or 0), 10, "the launcher has ended")
 
 
 @pytest.mark.parametrize(
@@ -372,12 +366,7 @@ def environment_of(plan: Plan, base: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("base", "path"),
-    [
-        ({}, ""),
-        ({"PYTHONPATH": ""}, ""),
-        ({"PYTHONPATH": "/a:/b"}, ":/a:/b"),
-    ],
+    ("base", "path"), [({}, ""), ({"PYTHONPATH": ""}, ""), ({"PYTHONPATH": "/a:/b"}, ":/a:/b")]
 )
 def test_one_entry_is_put_before_the_users_path(base: dict[str, str], path: str) -> None:
     """PYTHONPATH gets one entry and never a trailing colon, which would mean the directory."""

@@ -60,6 +60,11 @@ def ended(process: subprocess.Popen[bytes]) -> None:
     assert process.wait(20) == 0
 
 
+def keep_to_the_end(*what: Any, **how: Any) -> None:
+    with kept(*what, **how) as process:
+        ended(process)
+
+
 def rank_text(folder: Path, rank: int, stream: str = "output") -> str:
     return (folder / f"ranks/{rank}/{stream}.log").read_text()
 
@@ -72,8 +77,7 @@ def test_ranks_are_told_apart(tmp_path: Path) -> None:
         "for step in range(3):\n"
         "    for rank, file in enumerate(files): print('rank', rank, step, file=file, flush=True)\n"
     )
-    with kept(tmp_path, program) as process:
-        ended(process)
+    keep_to_the_end(tmp_path, program)
     assert rank_text(tmp_path, 0) == "rank 0 0\nrank 0 1\nrank 0 2\n"
     assert rank_text(tmp_path, 1) == "rank 1 0\nrank 1 1\nrank 1 2\n"
     lines = (tmp_path / "output.log").read_text().splitlines()
@@ -94,8 +98,7 @@ def test_a_launcher_knows_whether_its_words_come_to_us(tmp_path: Path, terminal:
         "after = _writes_to_us(told['own'])\n"
         "print(before, after, flush=True)\n"
     )
-    with kept(tmp_path, program, terminal) as process:
-        ended(process)
+    keep_to_the_end(tmp_path, program, terminal)
     (path,) = [one for one in tmp_path.glob("*.log") if one.read_text().strip()]
     assert path.read_text().split() == ["True", "False"]
 
@@ -103,8 +106,7 @@ def test_a_launcher_knows_whether_its_words_come_to_us(tmp_path: Path, terminal:
 def test_a_rank_that_says_nothing_has_no_file(tmp_path: Path) -> None:
     """No file, and the keeper ends all the same."""
     program = "open(places[1]['output'], 'w').write('x')\n"
-    with kept(tmp_path, program, ranks=8) as process:
-        ended(process)
+    keep_to_the_end(tmp_path, program, ranks=8)
     assert [path.name for path in (tmp_path / "ranks").iterdir()] == ["1"]
 
 
@@ -114,8 +116,7 @@ def test_two_streams_stay_two(tmp_path: Path) -> None:
         "open(places[0]['stdout'], 'w').write('out\\n')\n"
         "open(places[0]['stderr'], 'w').write('err\\n')\n"
     )
-    with kept(tmp_path, program, TWO_PIPES) as process:
-        ended(process)
+    keep_to_the_end(tmp_path, program, TWO_PIPES)
     assert rank_text(tmp_path, 0, "stdout") == (tmp_path / "stdout.log").read_text() == "out\n"
     assert rank_text(tmp_path, 0, "stderr") == (tmp_path / "stderr.log").read_text() == "err\n"
 
@@ -127,8 +128,7 @@ def test_a_rank_sees_the_terminal_of_all(tmp_path: Path) -> None:
         "size = os.get_terminal_size(fd)\n"
         "os.write(fd, b'%d %d %d\\n' % (os.isatty(fd), size.lines, size.columns))\n"
     )
-    with kept(tmp_path, program, TERMINAL) as process:
-        ended(process)
+    keep_to_the_end(tmp_path, program, TERMINAL)
     assert rank_text(tmp_path, 1) == "1 33 111\n"
     assert (tmp_path / "output.log").read_text() == "1 33 111\n"
 
@@ -140,8 +140,7 @@ def test_a_ranks_file_keeps_the_newest_within_its_cap(tmp_path: Path) -> None:
         "file = open(places[0]['output'], 'w')\n"
         f"for number in range({lines}): print(number, file=file)\n"
     )
-    with kept(tmp_path, program, cap=128 * 1024) as process:
-        ended(process)
+    keep_to_the_end(tmp_path, program, cap=128 * 1024)
     newest, older = tmp_path / "ranks/0/output.log", tmp_path / "ranks/0/output.log.1"
     text = older.read_bytes() + newest.read_bytes()
     assert 64 * 1024 <= len(text) <= 128 * 1024

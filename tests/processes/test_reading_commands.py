@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,16 @@ def write_output(run: Path, attempt: int, **streams: bytes) -> Path:
         end = "log.1" if name.endswith("_old") else "log"
         (folder / f"{name.removesuffix('_old')}.{end}").write_bytes(data)
     return folder
+
+
+def kept_by_us(folder: Path) -> None:
+    """The attempt goes on: its keeper is this process."""
+    keeper = {"keeper_pid": os.getpid(), "keeper_start": current().identity(os.getpid()).start}
+    (folder / "keeper.json").write_text(json.dumps(keeper))
+
+
+def logs(cwd: Path, *options: str) -> str:
+    return run_wtrain("logs", *options, cwd=cwd).check(0).stdout
 
 
 # -- status, ps, report ------------------------------------------------------------------------
@@ -141,28 +152,24 @@ def test_show_after_the_end_says_what_was_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "shown", "hidden"),
+    ("started", "shown", "hidden"),
     [
-        ({"max_restarts": 5}, "5 of 5 restarts left", "report only"),
-        ({"report_only": True}, "report only", "restarts left"),
-        ({}, "Attempt: 1\n", "restarts left"),
+        ({"max_restarts": 5, **here()}, "5 of 5 restarts left", "report only"),
+        ({"report_only": True, **here()}, "report only", "restarts left"),
+        (here(), "Attempt: 1\n", "restarts left"),
+        ({}, "the run belongs to bench; ask there", "no process of the training is left"),
     ],
 )
-def test_status_says_what_the_settings_allow(
-    tmp_path: Path, settings: dict[str, Any], shown: str, hidden: str
+def test_status_says_no_more_than_is_known(
+    tmp_path: Path, started: dict[str, Any], shown: str, hidden: str
 ) -> None:
-    """Restarts are counted only where there may be some; without settings nothing is claimed."""
-    make_run(tmp_path, "supervisor_died", pid=2**22 - 3, **here(), **settings)
+    """Restarts are counted only where there may be some; without settings nothing is claimed, and
+    a run of another host is neither called alive nor dead.
+    """
+    make_run(tmp_path, "supervisor_died", pid=2**22 - 3, **started)
     found = run_wtrain("status", cwd=tmp_path).check(4).stdout
     assert shown in found
     assert hidden not in found
-
-
-def test_status_of_another_machine(tmp_path: Path) -> None:
-    """A run of another host is neither called alive nor dead."""
-    make_run(tmp_path, "supervisor_died")
-    found = run_wtrain("status", cwd=tmp_path).check(4)
-    assert "the run belongs to bench; ask there" in found.stdout
 
 
 def test_an_empty_log_is_shown(tmp_path: Path) -> None:
@@ -231,13 +238,13 @@ def test_logs_across_attempts_and_rotated_files(tmp_path: Path) -> None:
     run = make_run(tmp_path, "stall_resumed")
     write_output(run, 1, output_old=b"a1\na2\n", output=b"a3\n")
     write_output(run, 2, output=b"b1\nb2\n")
-    assert run_wtrain("logs", cwd=tmp_path).check(0).stdout == "a1\na2\na3\nb1\nb2\n"
-    assert run_wtrain("logs", "-n", "4", cwd=tmp_path).check(0).stdout == "a2\na3\nb1\nb2\n"
-    assert run_wtrain("logs", "-n", "0", cwd=tmp_path).check(0).stdout == ""
-    assert run_wtrain("logs", "--attempt", "1", cwd=tmp_path).stdout == "a1\na2\na3\n"
+    assert logs(tmp_path) == "a1\na2\na3\nb1\nb2\n"
+    assert logs(tmp_path, "-n", "4") == "a2\na3\nb1\nb2\n"
+    assert logs(tmp_path, "-n", "0") == ""
+    assert logs(tmp_path, "--attempt", "1") == "a1\na2\na3\n"
     now = int(time.time())
     (run / "attempts/0002/output.log.times").write_text(f"{now - 3600} 0\n{now - 1800} 3\n")
-    assert run_wtrain("logs", "--attempt", "2", "--since", "1m", cwd=tmp_path).stdout == "b2\n"
+    assert logs(tmp_path, "--attempt", "2", "--since", "1m") == "b2\n"
     unknown = run_wtrain("logs", "--attempt", "7", cwd=tmp_path).check(78)
     assert "attempts: 1, 2" in unknown.stderr
 
@@ -255,7 +262,7 @@ def test_logs_of_one_rank(tmp_path: Path) -> None:
     """Lines that a launcher marked are picked; where there are none it says why."""
     run = make_run(tmp_path, "healthy")
     write_output(run, 1, output=b"[rank0]: x\n[rank1]: y\nplain\n[rank10]: z\n")
-    assert run_wtrain("logs", "--rank", "1", cwd=tmp_path).check(0).stdout == "[rank1]: y\n"
+    assert logs(tmp_path, "--rank", "1") == "[rank1]: y\n"
     assert "logs-rank-unknown" in run_wtrain("logs", "--rank", "5", cwd=tmp_path).check(78).stderr
 
 
@@ -275,10 +282,7 @@ def test_logs_of_a_rank_with_files_of_its_own(tmp_path: Path) -> None:
     write_rank(run, 2, 1, b"plain\n", "output.log.1")
     write_rank(run, 2, 1, b"last\n")
     write_rank(run, 2, 0, b"of all\n[rank1]: not its own\n")
-
-    def shown(*options: str) -> str:
-        return run_wtrain("logs", "--rank", "1", *options, cwd=tmp_path).check(0).stdout
-
+    shown = partial(logs, tmp_path, "--rank", "1")
     assert shown() == "[rank1]: marked\nplain\nlast\n"
     assert shown("--attempt", "2") == "plain\nlast\n"
     assert shown("-n", "1") == "last\n"
@@ -310,10 +314,7 @@ def test_logs_of_another_machine(tmp_path: Path) -> None:
     with (run / "events.jsonl").open("ab") as file:
         for seq, event in enumerate((*guilty.began()[1:], machines.census()), 16):
             file.write(e.encode(msgspec.structs.replace(event, seq=seq)) + b"\n")
-
-    def shown(*options: str) -> str:
-        return run_wtrain("logs", *options, cwd=tmp_path).check(0).stdout
-
+    shown = partial(logs, tmp_path)
     every = run_wtrain("logs", cwd=tmp_path).check(0)
     assert (every.stdout, "also of node1" in every.stderr) == ("of the leader\n", True)
     assert shown("--machine", "node1") == shown("--machine", "n1") == "of the other\n"
@@ -328,8 +329,7 @@ def test_logs_follow_to_the_end_of_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path, "supervisor_died", **here())
     log = run / "events.jsonl"
     folder = write_output(run, 1, output=b"one\ntwo\n")
-    keeper = {"keeper_pid": os.getpid(), "keeper_start": current().identity(os.getpid()).start}
-    (folder / "keeper.json").write_text(json.dumps(keeper))
+    kept_by_us(folder)
     watching = start_wtrain("logs", "-f", "-n", "1", cwd=tmp_path)
     wait_until(lambda: watching.stdout == "two\n", 20.0, "the last line is shown")
     with (folder / "output.log").open("ab") as file:
@@ -348,9 +348,7 @@ def test_logs_follow_to_the_end_of_the_run(tmp_path: Path) -> None:
 def test_ctrl_c_ends_logs_quietly(tmp_path: Path) -> None:
     """Ctrl-C during -f leaves no traceback and no words."""
     run = make_run(tmp_path, "supervisor_died", **here())
-    folder = write_output(run, 1, output=b"one\n")
-    keeper = {"keeper_pid": os.getpid(), "keeper_start": current().identity(os.getpid()).start}
-    (folder / "keeper.json").write_text(json.dumps(keeper))
+    kept_by_us(write_output(run, 1, output=b"one\n"))
     watching = start_wtrain("logs", RUN_ID, "-f", cwd=tmp_path)
     wait_until(lambda: watching.stdout == "one\n", 20.0, "it follows")
     watching.send(signal.SIGINT)

@@ -91,11 +91,7 @@ def test_a_survey_that_cannot_be_started_is_no_survey(tmp_path: Path) -> None:
     tasks = Tasks(children)
     request = SurveyRequest(directories=(str(tmp_path),))
     ask = partial(
-        tasks.scan_checkpoints,
-        request,
-        tmp_path,
-        keep=tmp_path / "survey.json",
-        deadline_s=30.0,
+        tasks.scan_checkpoints, request, tmp_path, keep=tmp_path / "survey.json", deadline_s=30.0
     )
     with without_descriptors(2), pytest.raises(OSError, match="Too many open files"):
         ask()

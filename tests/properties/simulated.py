@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.core import builders as b
-from watchdog_train.core.model import (
-    ExitStatus,
-    Member,
-    MemberSample,
-    Phase,
-    ProcessId,
-    Role,
-)
+from watchdog_train.core.model import ExitStatus, Member, MemberSample, Phase, ProcessId, Role
 
 STOP, CONT, TERM, KILL = 19, 18, 15, 9
 DEAD = ("Z", "X")
@@ -304,11 +297,7 @@ class Machine:
         )
         waits = attempt.script.ending == "input" and attempt.hung and process is attempt.root
         return MemberSample(
-            member=who,
-            state=process.state,
-            cpu_s=0.0,
-            slot=reading,
-            waits_for_input=waits,
+            member=who, state=process.state, cpu_s=0.0, slot=reading, waits_for_input=waits
         )
 
     def deliver(self, attempt: Attempt, process: Process, signal: int) -> None:

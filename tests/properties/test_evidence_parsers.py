@@ -15,23 +15,26 @@ from watchdog_train.evidence.logs import clean_line, tail
 from watchdog_train.evidence.redact import redact_text
 from watchdog_train.explain.judge import judge
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                ["frames", "name", "filename", "line", "pid", "os_thread_id", "module"]
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
-    max_leaves=20,
-)
+KEYS_OF_PYSPY = "frames name filename line pid os_thread_id module"
+KEYS_OF_A_RECORDER = """
+    entries pg_status rank 0 rank_1 profiling_name collective_seq_id process_group input_sizes state
+    last_enqueued_collective
+"""
 
 
-@given(JSON)
+def json_with(keys):
+    """Values of JSON whose objects have these keys."""
+    return st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.sampled_from(keys.split()), inner, max_size=5)
+        ),
+        max_leaves=30,
+    )
+
+
+@given(json_with(KEYS_OF_PYSPY))
 def test_any_json_is_no_exception(value):
     """Whatever py-spy prints, the answer is threads or None."""
     threads = pyspy.parse(json.dumps(value), 1)
@@ -46,34 +49,25 @@ def test_any_text_is_no_exception(text):
     clean_line(text)
 
 
-PIECES = st.sampled_from(
-    [
-        *(
-            "Process 12: python a.py",
-            "Python v3.10",
-            'Thread 1 (idle): "MainThread"',
-            "    f (a.py:3)",
-        ),
-        *(
-            "Traceback (most recent call last):",
-            '  File "a.py", line 1, in f',
-            "    x = (",
-            "E: no",
-        ),
-        *("Thread 2 (most recent call first):", '  File "a.py", line 3 in f'),
-        *(
-            "",
-            "[rank1]: oops",
-            "Fatal Python error: Aborted",
-            "  + Exception Group Traceback (most recent call last):",
-            "    +---------------- 2 ----------------",
-        ),
-        *(
-            "2024-01-01 10:00:00 step 3",
-            "KeyboardInterrupt",
-        ),
-    ]
-) | st.text(max_size=30)
+LINES = """\
+Process 12: python a.py
+Python v3.10
+Thread 1 (idle): "MainThread"
+    f (a.py:3)
+Traceback (most recent call last):
+  File "a.py", line 1, in f
+    x = (
+E: no
+Thread 2 (most recent call first):
+  File "a.py", line 3 in f
+[rank1]: oops
+Fatal Python error: Aborted
+  + Exception Group Traceback (most recent call last):
+    +---------------- 2 ----------------
+2024-01-01 10:00:00 step 3
+KeyboardInterrupt
+"""
+PIECES = st.sampled_from(LINES.split("\n")) | st.text(max_size=30)
 
 
 def given_text(text, name="x"):
@@ -90,35 +84,7 @@ def test_any_mixture_of_formats_is_no_exception(lines, name):
     assert found.because is None or found.because.family
 
 
-RECORDER = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "entries",
-                    "pg_status",
-                    "rank",
-                    "0",
-                    "rank_1",
-                    "profiling_name",
-                    "collective_seq_id",
-                    "process_group",
-                    "input_sizes",
-                    "state",
-                    "last_enqueued_collective",
-                ]
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
-    max_leaves=30,
-)
-
-
-@given(RECORDER, st.sampled_from(["rank0.json", "fr.json", "x.txt"]))
+@given(json_with(KEYS_OF_A_RECORDER), st.sampled_from(["rank0.json", "fr.json", "x.txt"]))
 def test_any_json_file_is_no_exception(value, name):
     """A Flight Recorder dump, or anything that looks like one."""
     given_text(json.dumps(value), name)

@@ -17,21 +17,10 @@ from watchdog_train.core import actions as a
 from watchdog_train.core import events as e
 from watchdog_train.core.model import Patience
 
-ENDINGS = (
-    "finish",
-    "crash",
-    "killed",
-    "hang",
-    "hang-at-start",
-    "hang-at-end",
-    "rank-fails",
-    "rank-leaves",
-    "rank-early",
-    "input",
-    "not-started",
-    "no-keeper",
-    "keeper-lost",
-)
+ENDINGS = """
+    finish crash killed hang hang-at-start hang-at-end rank-fails rank-leaves rank-early input
+    not-started no-keeper keeper-lost
+"""
 REQUESTS = ("save",) * 4 + ("dump",) * 4 + ("stop", "stop_now", "interrupt", "interrupt")
 ATTEMPT_S = 400.0
 """More than any attempt of the world can last: budgets, patience, evidence and every stage."""
@@ -48,7 +37,7 @@ PATIENCES = (
 
 scripts = st.builds(
     Script,
-    ending=st.sampled_from(("hang", *ENDINGS)),
+    ending=st.sampled_from(("hang", *ENDINGS.split())),
     steps=st.integers(4, 9),
     ranks=st.integers(1, 3),
     workers=st.integers(0, 2),
@@ -195,7 +184,7 @@ def bring_home(world: World) -> None:
     assert world.state.exit_code is not None
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ENDINGS.split())
 @pytest.mark.parametrize("on_term", ["die", "ignore", "exit0", "slow"])
 def test_every_ending_comes_home(ending: str, on_term: str) -> None:
     """Each way to end, with and without launcher and heartbeat, under each policy."""

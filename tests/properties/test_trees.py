@@ -299,11 +299,7 @@ class Machines(World):
             deliver = partial(machine.deliver, present, everybody[target.pid], action.signal)
             self.order(action.host, "", deliver)
             sent = e.SentSignal(
-                pid=target.pid,
-                start=target.start,
-                signal=action.signal,
-                role="rank",
-                result="sent",
+                pid=target.pid, start=target.start, signal=action.signal, role="rank", result="sent"
             )
             yield e.Signalled(where=written(action.host), sent=(sent,))
 

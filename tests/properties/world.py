@@ -60,11 +60,7 @@ def policy(**recovery: Any) -> Policy:
             again_later_s=60.0,
             again_most_s=90.0,
         ),
-        stopping=Stopping(
-            grace_s=6.0,
-            ask_s=8.0,
-            hang_grace_s=2.0,
-        ),
+        stopping=Stopping(grace_s=6.0, ask_s=8.0, hang_grace_s=2.0),
         timing=Timing(ask_most_s=20.0, outlive_s=4.0),
         recovery=Recovery(backoff_cap_s=16.0, **recovery),
     )
