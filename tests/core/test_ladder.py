@@ -15,7 +15,6 @@ from watchdog_train.core.policy import Policy, Recovery
 from watchdog_train.core.recovery import plans
 from watchdog_train.core.recovery.history import _is_newer
 from watchdog_train.core.recovery.ladder import Restart, first_plan, next_step
-from watchdog_train.core.recovery.plans import with_arguments
 from watchdog_train.errors import EXIT_GAVE_UP
 from watchdog_train.remedies.catalogue import CATALOGUE
 from watchdog_train.report.facts import origin_words
@@ -702,30 +701,6 @@ def test_no_checkpoint_is_said_loudly():
     answer = step(history("hang@30"))
     assert answer.plan.resume_via == "none"
     assert "training begins from its start" in why_text(answer.plan.why)
-
-
-ARGUMENTS = [
-    ("x", "--resume {checkpoint}", "x --resume P"),
-    ("x --resume old --lr 1", "--resume {checkpoint}", "x --resume P --lr 1"),
-    ("x --resume=old", "--resume {checkpoint}", "x --resume=P"),
-    ("x --resume old", "--resume={checkpoint}", "x --resume=P"),
-    ("x --resume --lr 1", "--resume {checkpoint}", "x --resume P --lr 1"),
-    ("x ckpt=old", "ckpt={checkpoint} resume=true", "x ckpt=P resume=true"),
-    ("x --mode train", "--mode resume --from {checkpoint}", "x --mode resume --from P"),
-    ("x --flag", "--flag --load {checkpoint}", "x --flag --load P"),
-    ("--resume", "--resume {checkpoint}", "--resume --resume P"),
-]
-
-
-@pytest.mark.parametrize(("argv", "template", "expected"), ARGUMENTS)
-def test_resume_arguments_replace_what_is_there(argv, template, expected):
-    """A value that an option has already is replaced, the rest is appended.
-
-    A path with spaces stays one argument: the template is split before the path is filled in.
-    """
-    path = "/a b/c"
-    words = with_arguments(tuple(argv.split()), template, path)
-    assert tuple(word.replace(path, "P") for word in words) == tuple(expected.split())
 
 
 @pytest.mark.parametrize(("ordinal", "via"), [(2, "hook"), (None, "env")])

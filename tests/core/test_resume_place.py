@@ -73,20 +73,35 @@ def test_an_option_is_added_to_the_arguments_of_the_script(line: str) -> None:
     assert with_arguments(before, "--resume {checkpoint}", "P") == wanted
 
 
-REPLACED = {
-    "python -m pkg.train": "python -m pkg.train -m P",
-    "python -m pkg.train -m old --lr 1": "python -m pkg.train -m P --lr 1",
-    "python -c code": "python -c code -m P",
-    "torchrun -m pkg.train": "torchrun -m pkg.train -m P",
-    "uv run -m pkg.train": "uv run -m pkg.train -m P",
-    "accelerate launch -m pkg.train -m old": "accelerate launch -m pkg.train -m P",
-    "python train.py -m old -- -m data": "python train.py -m P -- -m data",
-}
+RESUME, MODULE = "--resume {checkpoint}", "-m {checkpoint}"
+REPLACED = [
+    ("x", RESUME, "x --resume P"),
+    ("x --resume old --lr 1", RESUME, "x --resume P --lr 1"),
+    ("x --resume=old", RESUME, "x --resume=P"),
+    ("x --resume old", "--resume={checkpoint}", "x --resume=P"),
+    ("x --resume --lr 1", RESUME, "x --resume P --lr 1"),
+    ("x ckpt=old", "ckpt={checkpoint} resume=true", "x ckpt=P resume=true"),
+    ("x --mode train", "--mode resume --from {checkpoint}", "x --mode resume --from P"),
+    ("x --flag", "--flag --load {checkpoint}", "x --flag --load P"),
+    ("--resume", RESUME, "--resume --resume P"),
+    ("python -m pkg.train", MODULE, "python -m pkg.train -m P"),
+    ("python -m pkg.train -m old --lr 1", MODULE, "python -m pkg.train -m P --lr 1"),
+    ("python -c code", MODULE, "python -c code -m P"),
+    ("torchrun -m pkg.train", MODULE, "torchrun -m pkg.train -m P"),
+    ("uv run -m pkg.train", MODULE, "uv run -m pkg.train -m P"),
+    ("accelerate launch -m pkg.train -m old", MODULE, "accelerate launch -m pkg.train -m P"),
+    ("python train.py -m old -- -m data", MODULE, "python train.py -m P -- -m data"),
+]
 
 
-@pytest.mark.parametrize("line", REPLACED)
-def test_only_an_option_of_the_script_itself_is_replaced(line: str) -> None:
-    assert " ".join(with_arguments(tuple(line.split()), "-m {checkpoint}", "P")) == REPLACED[line]
+@pytest.mark.parametrize(("line", "template", "expected"), REPLACED)
+def test_an_option_of_the_script_is_replaced_or_added(
+    line: str, template: str, expected: str
+) -> None:
+    """A path with spaces stays one argument: the template is split before the path is filled in."""
+    path = "/a b/c"
+    words = with_arguments(tuple(line.split()), template, path)
+    assert [word.replace(path, "P") for word in words] == expected.split()
 
 
 @pytest.mark.parametrize(
