@@ -99,12 +99,15 @@ def test_ranks_that_are_equal_have_no_straggler(seed: int) -> None:
     assert watch(job, poll_s=1.1) == [None]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_slow_rank_is_named_within_some_hundred_steps(seed: int) -> None:
-    """Wherever in the step it is slow, once, with about the time that it costs."""
+    """Wherever in the step it is slow, once, with about the time that it costs.
+
+    A slow backward pass shows only where ranks do not meet inside of it, as in DDP they do.
+    """
     chance = Random(seed)
     ranks, step_s = chance.randint(2, 6), chance.uniform(0.3, 4.0)
-    later, part = chance.uniform(0.5, 9.0), seed % 2
+    later, part = chance.uniform(0.5, 9.0), seed % 3
 
     def work(rank: int, step: int) -> Parts:
         parts = [step_s / 3 * chance.uniform(0.9, 1.1) for _ in "123"]
@@ -112,19 +115,12 @@ def test_a_slow_rank_is_named_within_some_hundred_steps(seed: int) -> None:
             parts[part] += later * step_s
         return parts[0], parts[1], parts[2]
 
-    none, found = watch(Job(work, 300, ranks=ranks, inside=seed % 4 < 2))
+    none, found = watch(Job(work, 300, ranks=ranks, inside=part < 2 and seed % 2 == 0))
     assert none is None
     assert (found.rank, found.pid) == (1, 11)
-    assert found.place == ("batch", "backward")[part]
+    assert found.place == ("batch", "backward", "backward-end")[part]
     assert found.lost == pytest.approx(later / (1 + later), abs=0.15)
     assert found.share > 0.95
-
-
-def test_a_slow_backward_pass_is_seen_where_ranks_meet_after_it() -> None:
-    """They meet in a collective of the script's own, not in DDP."""
-    job = Job(lambda rank, _: (0.3, 0.3, 0.3 + 0.3 * (rank == 2)), 400, ranks=4, inside=False)
-    _, found = watch(job, poll_s=0.37)
-    assert (found.rank, found.place) == (2, "backward-end")
 
 
 @pytest.mark.parametrize(

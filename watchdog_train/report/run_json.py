@@ -37,7 +37,7 @@ def short_object(document: Document) -> dict[str, Any]:
 
 def status_object(document: Document) -> dict[str, Any]:
     state, live = document.state, document.live
-    attempt = state.attempt
+    attempt, lags = state.attempt, state.straggler
     origin = attempt.launching_mono if attempt is not None else None
     progress = asdict(document.progress)
     del progress["steps_s"]  # the pace is for people, who read it in words
@@ -63,7 +63,7 @@ def status_object(document: Document) -> dict[str, Any]:
         "ranks": document.ranks,
         "notices": _notices(state),
         "waiting": waiting_object(state, live.mono),
-        "straggler": _straggler(state),
+        "straggler": lags and {**asdict(lags), "why": straggler_words(lags)},
         "left": state.left,
         "last_stall": _last_stall(state),
         "checkpoint": _checkpoint(document),
@@ -94,12 +94,6 @@ def _notices(state: State) -> list[dict[str, Any]]:
         pids = [holder.pid for holder in (*held.ours, *held.others)]
         found.append(("gpu-memory", pids, held.why))
     return [{"kind": kind, "pids": pids, "why": why} for kind, pids, why in found]
-
-
-def _straggler(state: State) -> dict[str, Any] | None:
-    """None: no rank is known to come last in most steps."""
-    lags = state.straggler
-    return None if lags is None else {**asdict(lags), "why": straggler_words(lags)}
 
 
 def _last_stall(state: State) -> dict[str, Any] | None:

@@ -68,13 +68,9 @@ Sums = dict[str, tuple[float, float]]
 
 
 class Ledger(Value):
-    last: float = 0.0
-    """Polls at which it was the last one by the margin."""
-    behind_s: float = 0.0
-    """Sum of its delays then."""
     sums: Sums = {}  # noqa: RUF012 - msgspec copies it
-    """By place, how late it was then in seconds. Of all looks: `running` (1 in state R, else 0),
-    `cpu` (CPU seconds a second)."""
+    """Of polls at which it was the last one by the margin: its delay in seconds, as `late` and by
+    place. Of all polls: `running` (1 in state R, else 0), `cpu` (CPU seconds a second)."""
     cpu_s: float | None = None
     """At the newest look."""
 
@@ -198,15 +194,9 @@ def _look(memory: Standing, at: float, passed_s: float, slots: tuple[SlotReading
     if before.behind_s >= MARGIN * step_s:
         ledgers = list(memory.ledgers)
         ledger = ledgers[before.last]
-        ledgers[before.last] = _replace(
-            ledger,
-            last=ledger.last + 1,
-            behind_s=ledger.behind_s + min(before.behind_s, step_s),
-            sums=_added(
-                ledger.sums,
-                {place: min(late_s, step_s) for place, late_s in before.places.items()},
-            ),
-        )
+        late = (("late", before.behind_s), *before.places.items())
+        sums = _added(ledger.sums, {name: min(late_s, step_s) for name, late_s in late})
+        ledgers[before.last] = _replace(ledger, sums=sums)
         memory = _replace(memory, ledgers=tuple(ledgers))
     memory = _replace(memory, looks=memory.looks + 1)
     if memory.looks >= LEAST_LOOKS:
@@ -266,19 +256,21 @@ def _last(
 def _straggler(memory: Standing, step_s: float) -> Straggler | None:
     """The late rank, if it is not chance; a report stays as long as it is about right."""
     ledgers, said = memory.ledgers, memory.open
-    first, second, *_ = sorted(range(len(ledgers)), key=lambda i: ledgers[i].last, reverse=True)
-    worst, following = ledgers[first], ledgers[second]
+    late = [ledger.sums.get("late", (0.0, 0.0)) for ledger in ledgers]
+    first, second, *_ = sorted(range(len(late)), key=lambda i: late[i][1], reverse=True)
+    (behind_s, times), (_, next_times) = late[first], late[second]
+    worst = ledgers[first]
     rank, pid = memory.world[first]
-    total_s = sum(ledger.behind_s for ledger in ledgers)
-    lost = worst.behind_s / memory.looks / step_s
-    share = worst.behind_s / total_s if total_s else 0.0
+    total_s = sum(seconds for seconds, _ in late)
+    lost = behind_s / memory.looks / step_s
+    share = behind_s / total_s if total_s else 0.0
     known = said if said is not None and said.pid == pid else None
     if share < SHARE or lost < (LOST if known is None else OVER):
         return None
     if known is not None and lost <= AGAIN * known.lost:
         return known
     others = ledgers[:first] + ledgers[first + 1 :]
-    by_chance = worst.last - following.last <= SIGMAS * sqrt(worst.last + following.last)
+    by_chance = times - next_times <= SIGMAS * sqrt(times + next_times)
     if by_chance or _lacks_cpus(worst, others, lost):
         return known
     at = {place: late_s for place in _PLACES if (late_s := _mean(place, [worst])) is not None}
@@ -286,7 +278,7 @@ def _straggler(memory: Standing, step_s: float) -> Straggler | None:
         rank=rank,
         pid=pid,
         place=next(place for place, late_s in at.items() if late_s >= EARLIEST * max(at.values())),
-        behind_s=round(worst.behind_s / memory.looks, 4),
+        behind_s=round(behind_s / memory.looks, 4),
         step_s=round(step_s, 4),
         lost=round(lost, 3),
         share=round(share, 3),
@@ -321,8 +313,6 @@ def _halved(memory: Standing) -> Standing:
         ledgers=tuple(
             _replace(
                 ledger,
-                last=ledger.last / 2,
-                behind_s=ledger.behind_s / 2,
                 sums={name: (total / 2, known / 2) for name, (total, known) in ledger.sums.items()},
             )
             for ledger in memory.ledgers
