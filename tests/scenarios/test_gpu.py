@@ -91,7 +91,7 @@ def test_a_rank_that_stands_still_beside_a_gpu(tmp_path: Path) -> None:
     assert not done.of_type("stall_declared"), done.describe()
     (bundle,) = done.run_dir.glob("**/host.json")
     host = json.loads(bundle.read_text())
-    (seen,) = host["details"]["gpu"]["uses"].values()
+    (seen,) = host["gpu"]["uses"].values()
     assert (seen["util"], seen["others"]) == (100, [neighbour])
     assert [str(neighbour) in other for other in host["facts"]["gpu_others"]] == [True]
     waits = json.loads(bundle.with_name("explanation.json").read_text())["root"]["doing"]
@@ -140,7 +140,7 @@ def asleep(tmp_path: Path) -> tuple[Gpus, RunningWtrain, int]:
     gpus.show(device((pid, 60)))
     wait_until((tmp_path / "slept").exists, 60, "it sleeps")
     (trace,) = tmp_path.glob("wtrain-runs/*-*/**/trace*.jsonl")
-    wait_until(lambda: '"gpu_util":57' in trace.read_text(), 30, "the GPU was seen")
+    wait_until(lambda: '"gpu":[57.0,' in trace.read_text(), 30, "the GPU was seen")
     return gpus, run, pid
 
 
