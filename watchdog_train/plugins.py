@@ -42,7 +42,6 @@ class Plugins:
                 self.warn(package, error)
 
     def warn(self, package: str, problem: object) -> None:
-        """Note what is wrong with a package, once."""
         warning = f"{self._kind} of {package}: {problem}"
         if warning not in self.warnings:
             self.warnings.append(warning)

@@ -73,8 +73,6 @@ def until_first_step(run: RunDirectory) -> int:
 
 
 class Attached:
-    """A run that is shown in this terminal."""
-
     def __init__(self, run: RunDirectory, *, raw: bool = False) -> None:
         self._run = run
         self._watch = EventWatch(run)

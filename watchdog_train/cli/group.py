@@ -62,8 +62,6 @@ logs` inside a training would take its attempt from there."""
 
 
 class WtrainGroup(click.Group):
-    """Commands from the table, in sections."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 

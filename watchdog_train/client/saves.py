@@ -173,7 +173,6 @@ def of_directory(original, act=None):
 
 @slot.harmless
 def record_directory(path, format_name, output_dir, step=None):
-    """Record a directory that was saved completely."""
     files: dict = {}
     for folder, _, names in os.walk(path):
         for name in names:

@@ -280,7 +280,6 @@ def map_file(descriptor, size, **access):
 
 
 def also_unlink(path):
-    """A socket that goes with the slot."""
     _last_words.socket = path
 
 

@@ -33,8 +33,6 @@ FOUND_FILE = "wtrain.yaml"
 
 
 class LoadedPolicy(msgspec.Struct, frozen=True):
-    """A policy and its sources."""
-
     policy: Policy
     sources: tuple[str, ...]
     """Sources besides the defaults, weakest first: "preset overnight", "wtrain.yaml"."""

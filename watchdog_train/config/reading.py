@@ -68,8 +68,6 @@ class ConfigError(WtrainError):
 
 
 class FileReading(msgspec.Struct):
-    """The settings of a file, and its problems."""
-
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     """`file:line` of every value."""

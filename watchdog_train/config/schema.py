@@ -42,8 +42,6 @@ def parse_duration(text: str) -> float:
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of the config file."""
-
     key: str
     kind: Kind
     optional: bool

@@ -188,7 +188,6 @@ class Stream:
             self.changed.notify()
 
     def end(self) -> None:
-        """Nothing more will come."""
         with self.changed:
             self.ended = True
             self.changed.notify()

@@ -99,7 +99,6 @@ def deliver(url: str, message: Message) -> str | None:
 
 
 def main(argv: list[str]) -> int:
-    """Carry out the order in a file."""
     order = take_json(Path(argv[0]), Order, cap_bytes=ORDER_CAP_BYTES)
     replace_json(Path(order.out), Answer(why=deliver(order.url, order.message)))
     sys.stdout.flush()

@@ -1,7 +1,7 @@
 """The control page of a run: requests to the training, and the state of the supervisor.
 
-Single aligned words, no two of which have to agree; it must not be made shorter or replaced while
-a training may have it mapped.
+Single aligned words that never need to agree; it must not be made shorter or replaced while a
+training may have it mapped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Append events to a run's log: durable where it matters, without delaying the loop.
 
-One thread writes. The caller waits at most two seconds for a lifecycle event and not at all for
+One thread writes. The caller waits at most two seconds for a lifecycle event and never for
 the others; what the disk has not taken by then is copied into a spill file on local memory, and
 moves into the log in order once the disk answers again. Must never raise into the loop because of
 a disk, and never leave a gap or a half line before another line.

@@ -83,10 +83,10 @@ def forget(run: RunDirectory) -> None:
 
 
 def live_runs(*, boot_id: str | None = None) -> tuple[LiveRun, ...]:
-    """The listed runs of this host, oldest first; those of an earlier boot have ended with it.
+    """The listed runs of this host, oldest first; an earlier boot's have ended with it.
 
     A run without a supervisor is listed too: its training may live. Entries whose directory is gone
-    are dropped; those of other hosts, which share the home directory, are left alone.
+    are dropped; entries of other hosts, which share the home directory, are left alone.
     """
     found: dict[str, LiveRun] = {}
     for path, entry in _entries_here():
@@ -147,7 +147,7 @@ MOST_CLAIMS = 4096
 class Claims(Value):
     """Where a supervisor's training writes checkpoints: one file of each in local memory.
 
-    One machine only: a file beside the checkpoints could hang with their disk. What a killed
+    One machine only: a file next to the checkpoints could hang with their disk. What a killed
     supervisor has left is recognised by its pid, and removed by `wtrain clean`.
     """
 
@@ -159,12 +159,12 @@ class Claims(Value):
 
 
 def claims_directory(run_id: str, *, make: bool) -> Path | None:
-    """Together with those of all runs of this user, in any session."""
+    """A folder for all runs of this user, in any session."""
     return private_runtime_directory(CLAIMS_PURPOSE, run_id, make=make, bases=shared_bases())
 
 
 def publish_claims(mine: Claims) -> Iterator[Claims]:
-    """Record ours, and yield those of others, the dead included; OSError without a place."""
+    """Record ours, and yield all others, the dead included; OSError without a place."""
     folder = claims_directory(mine.run_id, make=True)
     if folder is None:
         return

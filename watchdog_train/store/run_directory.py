@@ -199,7 +199,7 @@ def _only_live_one(place: Path) -> RunDirectory:
 
 
 def none_here(message: str, place: Path) -> WtrainError:
-    """Names the live runs of other directories: to act on one of them, the user names it."""
+    """Names the live runs of other directories: to act on one, the user names it."""
     elsewhere = [f"{entry.run_id} (in {entry.directory.path.parent})" for entry in live_runs()]
     hint = "wtrain ps -a lists the ended ones"
     if elsewhere:

@@ -44,7 +44,7 @@ class RunDirectory(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The run's name, without time and tail."""
+        """Without time and tail."""
         match = _RUN_ID.fullmatch(self.run_id)
         return match["name"] if match else self.run_id
 

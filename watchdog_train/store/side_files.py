@@ -37,7 +37,6 @@ class SideFiles:
         self._silent.clear()
 
     def look(self, sample: Sample) -> None:
-        """Read the files changed since the last sample."""
         for member, slot in sample.judged:
             known = self._known.get(member.member.pid)
             if known is None or known[1].changes < slot.milestone:
@@ -76,7 +75,6 @@ class SideFiles:
         return tuple(sorted(found, key=lambda each: (each.rank, each.pid)))
 
     def hooks(self) -> tuple[HookReport, ...]:
-        """The hooks that some process could not arm."""
         found: list[HookReport] = []
         for member, note in self._known.values():
             for hook, said in note.hooks.items():

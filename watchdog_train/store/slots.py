@@ -266,7 +266,6 @@ class LastWords:
         return None
 
     def forget(self) -> None:
-        """Close all of them: an attempt is over."""
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()

@@ -21,7 +21,6 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 def older_part(path: Path) -> Path:
-    """Where the older half of a long trace is."""
     return path.with_name(path.name + ".1")
 
 

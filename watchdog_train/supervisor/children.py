@@ -324,7 +324,7 @@ class Helper:
         return lines if data else None
 
     def answer(self, kind: type[Answer]) -> Answer | None:
-        """Its answer, None without a valid one; the files are removed."""
+        """Its answer, None unless valid; the files are removed."""
         found = read_json(self.answer_file, kind, cap_bytes=ANSWER_CAP_BYTES)
         self._forget_files()
         return found
@@ -335,7 +335,6 @@ class Helper:
         return self._child.seconds if self._child is not None else 0.0
 
     def why_no_answer(self) -> str:
-        """Why there is no answer, for a person."""
         child = self._child
         if child is None or not child.has_ended:
             return "it has not ended"

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 class Context(msgspec.Struct):
-    """One run as its supervisor holds it."""
-
     directory: RunDirectory
     policy: Policy
     system: ProcessSystem

@@ -140,8 +140,6 @@ SAID_S = 5.0
 
 
 class _Source(msgspec.Struct):
-    """One stream of one attempt."""
-
     stream: str
     tail: Tail
     outlet: Outlet

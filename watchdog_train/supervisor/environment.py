@@ -37,7 +37,7 @@ _OF_THE_SESSION = re.compile(
     r"SSH_|XDG_(?:RUNTIME|SESSION|VTNR|SEAT)|DBUS_|DISPLAY\Z|WAYLAND_|XAUTHORITY\Z|TMUX|STY\Z|TERM|"
     r"COLORTERM|WINDOWID|SHLVL\Z|OLDPWD\Z|_\Z|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_"
 )
-"""Variables of one login: those of an earlier one name things that are gone."""
+"""Variables of one login: in a later login they name things that are gone."""
 
 
 class KeptEnvironment(Value):
@@ -111,7 +111,7 @@ def _is_of_now(name: str, secrets: Iterable[str] = ()) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    # What is not text may be anything.
+    # Bytes that are not text may be a secret.
     return not _is_text(name + value) or is_secret_name(name) or redact_text(value) != value
 
 

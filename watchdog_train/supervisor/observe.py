@@ -313,7 +313,6 @@ class Observer:
         self._ends_heard = ends
 
     def _keep(self, state: State, attempt: AttemptRecord) -> None:
-        """Add this sample to the trace."""
         context = self._context
         if not attempt.launched:
             return
@@ -347,7 +346,6 @@ def _waits_for_launch(state: State) -> bool:
 
 
 def is_hurried(state: State) -> bool:
-    """Whether something is being started or stopped."""
     attempt = state.attempt
     if attempt is None or attempt.tree_gone:
         return False

@@ -144,7 +144,6 @@ class Delivery(Effect, Generic[Item]):
         raise NotImplementedError
 
     def _settle(self, problem: Why | None = None) -> Iterator[e.AnyEvent]:
-        """Record a problem, or the helper's answer."""
         raise NotImplementedError
 
 

@@ -106,7 +106,6 @@ class Performer:
                 return
 
     def _ask(self, action: a.AskStop | a.AskSave, state: State) -> e.StopAsked | e.SaveRequested:
-        """Through the control page."""
         control = self._context.control
         if isinstance(action, a.AskSave):
             # The page of a run continued after a reboot is new, its numbers are not.
@@ -243,7 +242,6 @@ class Performer:
         yield from self._claims.claim(known, job=job)
 
     def close(self) -> None:
-        """Release the training's directories."""
         self._claims.release()
 
     def _signal(self, action: a.Signal) -> Iterator[e.AnyEvent]:

@@ -44,7 +44,6 @@ class RestartRoom:
         self._met: tuple[float, str] | None = None
 
     def met(self, why: str, now: float) -> None:
-        """Something could not be started just now."""
         self._met = (now, f"wtrain can start nothing ({why})")
 
     def short(self, now: float) -> str | None:

@@ -86,7 +86,7 @@ class OutputDirectories:
                         yield e.CheckpointsShared(directory=path, run_id=who, pid=pid, why=why)
 
     def release(self) -> None:
-        """Remove all claims of this run, also those of a killed supervisor."""
+        """Remove all claims of this run, also by a killed supervisor."""
         forget_claims(self._run_id)
 
 
@@ -162,6 +162,5 @@ def start_restore(context: Context, action: RestoreCopy) -> None:
 
 
 def remove_copies(directory: RunDirectory) -> None:
-    """After a success their purpose is over."""
     if not directory.kept_copies.is_symlink():
         shutil.rmtree(directory.kept_copies, ignore_errors=True)

@@ -269,7 +269,6 @@ class RunSession:
         return why_text(self.supervisor.state.why or Why("unknown"))
 
     def close_with_words(self) -> None:
-        """The report of a finished run, and its summary."""
         state, log = self.supervisor.state, self.directory.attempts
         if not self.supervisor.speaks:
             self.context.display.deliver(log)

@@ -67,7 +67,6 @@ class SignalQueue:
         return True
 
     def wake(self) -> None:
-        """Wake the loop from another thread."""
         with contextlib.suppress(OSError):  # full, or closed
             self._write_end.send(b"\0")
 

@@ -217,7 +217,6 @@ _TOLD = (e.EvidenceCollected, e.StallExplained, e.WouldHaveKilled, e.StallRecove
 
 
 def command(run_dir: Path) -> Sequence[str]:
-    """The child that writes the complete page."""
     return module("watchdog_train.reporting", str(run_dir))
 
 

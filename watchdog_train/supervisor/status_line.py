@@ -75,7 +75,6 @@ class TrainingScreen:
             self.is_plain = colours[-1] in (b"", b"0", b"00")
 
     def is_calm(self, now: float) -> bool:
-        """Whether nothing writes or draws."""
         calm = now - self._written_at >= CALM_S and now - self._drew_at >= DRAWING_S
         return calm and not self._modes
 

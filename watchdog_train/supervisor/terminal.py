@@ -23,7 +23,7 @@ from watchdog_train.supervisor.resources import start_thread
 
 
 class Terminal(Value):
-    """Where the user's three streams lead; by default those of a run in the background."""
+    """Where the user's three streams lead; by default as for a run in the background."""
 
     stdout_is_terminal: bool = False
     stderr_is_terminal: bool = False
@@ -97,7 +97,6 @@ def is_terminal(fd: int) -> bool:
 
 
 def same_file(one: int, other: int) -> bool:
-    """Whether both are open, and lead to one place."""
     try:
         return os.path.samestat(os.fstat(one), os.fstat(other))
     except OSError:  # closed by the user: `2>&-`
@@ -105,7 +104,7 @@ def same_file(one: int, other: int) -> bool:
 
 
 def _may_read_stdin() -> bool:
-    """Whether fd 0 is there and ours to read.
+    """Whether fd 0 is open and may be read.
 
     A background job of a shell would be stopped for reading the terminal. The training is no
     longer such a job, so it would take the input that is typed into the shell.

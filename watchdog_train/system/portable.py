@@ -29,7 +29,7 @@ else:
     CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 SIGKILL, SIGTERM = 9, 15
 REFUSED = (psutil.Error, OSError, NotImplementedError, SystemError)
-"""What psutil raises for a process that is gone, not ours to see, or half gone."""
+"""What psutil raises for a process that is gone, not visible to us, or half gone."""
 STATES = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_SLEEPING: "S",

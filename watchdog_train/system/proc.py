@@ -27,8 +27,6 @@ PTS_MAJOR = 136
 
 
 class Stat(NamedTuple):
-    """The fields of /proc/PID/stat that matter here."""
-
     pid: int
     name: str
     state: str

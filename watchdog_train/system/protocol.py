@@ -70,7 +70,7 @@ class ExitWatch(Protocol):
         """Its exit code, -N for signal N; None while it lives, and if unknown."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close its descriptor."""
 
 
 class ProcessSystem(Protocol):

@@ -570,7 +570,6 @@ def _kind(place: str) -> _Kind:
 
 
 def _function(pid: int, tid: int) -> str | None:
-    """The kernel function it waits in."""
     function = (proc.text(f"/proc/{pid}/task/{tid}/wchan") or "").strip()
     return function if function not in ("", "0") else None
 

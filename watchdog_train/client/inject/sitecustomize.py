@@ -8,7 +8,6 @@ import sys
 
 
 def _note(where, error):
-    """Record a failure of ours in a side file."""
     try:
         import os
 

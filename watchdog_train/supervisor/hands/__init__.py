@@ -76,4 +76,4 @@ class Hands(Protocol):
         """Processes that hold GPU memory the next attempt needs; between attempts."""
 
     def close(self) -> None:
-        """End what looks for us."""
+        """Stop helper processes and close what they used."""

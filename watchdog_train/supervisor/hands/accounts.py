@@ -10,8 +10,6 @@ from watchdog_train.core.model import ProcessId, ProcessRow
 
 
 class _Used(msgspec.Struct):
-    """CPU time of one process, as last seen."""
-
     own_s: float = 0.0
     reaped_s: float = 0.0
     """Of its reaped children."""

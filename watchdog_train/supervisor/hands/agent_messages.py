@@ -51,7 +51,7 @@ class Known(Value, tag=True):
 
 
 Deed = a.StartLook | a.StartEvidence | a.Signal | a.AskStop | a.AskSave | a.CleanUp
-"""What an agent does unchanged."""
+"""Actions that an agent performs exactly as ordered."""
 Work = Deed | StartAttempt | Discard | Known
 
 
@@ -189,7 +189,6 @@ class Parcels:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all files that were asked for have arrived."""
         return not (self._requests or self._until or self._parcel)
 
     def ask(self, request: Request) -> None:
@@ -212,7 +211,6 @@ class Parcels:
                 self.send_file(path, size)
 
     def taken(self, number: int) -> None:
-        """The leader has all up to this one."""
         if self._parcel is not None and self._parcel.number <= number:
             self._parcel = None
 

@@ -102,7 +102,6 @@ class Ending:
         self._watch: ExitWatch | None = None
         self.status: ExitStatus | None = None
         self.known_at = 0.0
-        """When the exit was read."""
 
     def follow(self, root: ProcessId | None) -> None:
         """Follow the root while it lives: its keeper may die before it."""
@@ -205,7 +204,6 @@ class Departures:
         """By pid, with the parent that an orphan had at first."""
 
     def seed(self, ends: Iterable[RankEnd]) -> None:
-        """Ends recorded by an earlier supervisor."""
         for end in ends:
             self._ends.setdefault(ProcessId(end.pid, end.start), end)
 

@@ -38,7 +38,6 @@ class GpuWatch:
         self.trouble: str | None = None
         """Why nothing is known of the GPUs any more; None while a try is left."""
         self.xids: tuple[GpuXid, ...] = ()
-        """Errors that the driver has reported."""
         self._helper = Helper(children, "gpu")
         self._argv = tuple(argv)
         self._hears = False
@@ -123,7 +122,6 @@ class GpuMemory:
         self._asked_at: float | None = None
 
     def follow(self, reading: GpuReading, pids: AbstractSet[int]) -> None:
-        """Record a reading while the job runs."""
         self._asked_at = None
         self._claim = claimed(self._claim, reading, pids)
         self._devices |= {device.index for device in own_devices(reading, pids)}

@@ -37,8 +37,6 @@ LINGER_S = 5.0
 
 
 class LaunchedKeeper:
-    """A keeper and our own ends of its pipes."""
-
     def __init__(self, child: Child, ends: Ends, attempt_dir: Path) -> None:
         self.child = child
         self.ends = ends

@@ -261,7 +261,6 @@ class Machines:
         self._by_name = {each.host: each for each in self.hands}
 
     def poll(self, state: State, now: float) -> None:
-        """Take received messages, and send what is due."""
         for name, data in self.link.receive():
             hands, message = self._by_name.get(name), messages.decode(messages.UP, data)
             if hands is not None and message is not None:

@@ -39,8 +39,8 @@ from watchdog_train.trusted_files import entries
 CHEAP_SOCKETS = 32
 """Processes whose sockets are read at every sample."""
 ASK_ON_S = 60.0
-"""How long to watch waits for a CPU after an idle window: without it a starved training looks
-idle, so it would look idle in every other window.
+"""How long to watch waits for a CPU after an idle window: without it a starved training would
+seem idle in every other window.
 """
 MOST_NAMES = 64
 MOST_OUTLIVING = 8
@@ -73,7 +73,6 @@ class Sampler:
         )
 
     def forget(self) -> None:
-        """Another attempt begins."""
         self._of_earlier_attempts = self._identities_ever()
         self._tree = None
         self._line = CpuLine()

@@ -92,11 +92,9 @@ class Ends:
         return (*ours, *self._writes.values(), *ranks, *wake)
 
     def for_pump(self) -> tuple[int, ...]:
-        """Descriptors for the pump that replaces a dead keeper."""
         return (*self.reads(), *self._gate_reads.values())
 
     def are_waiting(self) -> bool:
-        """Whether there is unread output."""
         return bool(ready(tuple(self.reads()), (), 0))
 
     def orders(self, log_cap_bytes: int) -> dict[str, Any]:
@@ -129,7 +127,6 @@ class Ends:
         }
 
     def reads(self) -> Iterator[int]:
-        """Read ends of the training's output."""
         yield from self._reads.values()
         for rank in self._ranks:
             for read, _ in rank.values():
@@ -147,7 +144,6 @@ class Ends:
         self._ranks = [{name: (read, -1) for name, (read, _) in r.items()} for r in self._ranks]
 
     def close_reads(self) -> None:
-        """Close our read ends."""
         _close(*self.reads(), *self._gate_reads.values(), *self.gates.values(), self.wake_read)
         self._reads, self._ranks, self.wake_read = {}, [], -1
         self._gate_reads, self.gates = {}, {}

@@ -120,7 +120,6 @@ class ProcessTree:
         return tuple(self._members.values())
 
     def identities_ever(self) -> frozenset[ProcessId]:
-        """All members ever, exited ones included."""
         return frozenset((*self._members, *self._dead))
 
     def look(

@@ -45,11 +45,9 @@ class Channel:
         return not self.broken
 
     def queue(self, peer: bytes, data: bytes) -> None:
-        """Queue for the next flush."""
         self._unsent += _HEADER.pack(len(data), len(peer)) + peer + data
 
     def flush(self) -> None:
-        """Send as much as the other end takes now."""
         try:
             while self._unsent:
                 sent = self.socket.send(self._unsent[:READ_BYTES])

@@ -37,7 +37,7 @@ FULL_BYTES = 1 << 17  # Linux gives a unix socket 208 KiB, and counts more than 
 SURE_S = 60.0
 """Minimum duration of a refusal that may pass: a dead agent of our name, a starting leader."""
 SURE_OF_KEY_S = 30.0
-"""The same for another key: that of an earlier job, whose leader is about to exit."""
+"""The same for another key: maybe of an earlier job, whose leader is about to exit."""
 MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
 """The first byte of each message. A leader answers each hello, and drops earlier messages."""
 _REFUSALS = {
@@ -165,7 +165,6 @@ class Leader(Link):
     """Listens on a socket of this machine, or through the process we start."""
 
     other_key = False
-    """An agent with another key was refused."""
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         self.other_key = self.other_key or (kind == REFUSED and not number)

@@ -85,7 +85,6 @@ class Relay:
             )
 
     def run(self, outgoing: list[tuple[bytes, bytes]]) -> None:
-        """Pass messages until the supervisor closes its end."""
         poller, link = zmq.Poller(), self._channel.socket.fileno()
         poller.register(self._aside, zmq.POLLIN)
         while outgoing or not self._channel.broken:
