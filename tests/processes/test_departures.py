@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -65,14 +65,26 @@ class Job:
         return msgspec.structs.replace(sample, member=member, state="S" if alive else "Z")
 
 
+Start = Callable[[str, str], Job]
+
+
 @pytest.fixture
-def jobs() -> Iterator[list[Job]]:
+def start() -> Iterator[Start]:
     made: list[Job] = []
-    yield made
+
+    def started(how: str, parent: str) -> Job:
+        made.append(Job(how, parent))
+        return made[-1]
+
+    yield started
     for job in made:
         job.launcher.kill()
         job.launcher.wait(10)
         job.launcher.stdin.close()
+
+
+def watching() -> Departures:
+    return Departures(current(), LastWords(None))
 
 
 def slot_file(directory: Path, job: Job) -> Path:
@@ -86,12 +98,11 @@ def slot_file(directory: Path, job: Job) -> Path:
 @pytest.mark.parametrize(("how", "code", "number"), [("exit", 7, None), ("kill", None, 9)])
 @pytest.mark.parametrize("parent", ["reaps", "sleeps"])
 def test_the_kernel_tells_others_how_it_ended(
-    jobs: list[Job], how: str, code: int | None, number: int | None, parent: str
+    start: Start, how: str, code: int | None, number: int | None, parent: str
 ) -> None:
     """By the zombie's line, or, once its parent has asked, by a descriptor opened before."""
-    job = Job(how, parent)
-    jobs.append(job)
-    departures = Departures(current(), LastWords(None))
+    job = start(how, parent)
+    departures = watching()
     assert departures.look((job.rank(),), 1.0) == ()
     job.end_rank()
     gone = parent == "reaps"
@@ -120,11 +131,10 @@ def test_the_kernel_tells_others_how_it_ended(
     ],
 )
 def test_its_own_last_words_count(
-    jobs: list[Job], tmp_path: Path, word: int, age: int, said: str | None, step: int
+    start: Start, tmp_path: Path, word: int, age: int, said: str | None, step: int
 ) -> None:
     """What a rank wrote into its slot after the last look is heard, though the file is gone."""
-    job = Job("exit", "reaps")
-    jobs.append(job)
+    job = start("exit", "reaps")
     path = slot_file(tmp_path, job)
     words = LastWords(tmp_path)
     departures = Departures(PortableSystem(), words)
@@ -147,7 +157,7 @@ def test_its_own_last_words_count(
 def test_a_new_supervisor_knows_what_the_old_one_has_recorded() -> None:
     """An end that was seen once stays one; whom nobody saw alive is no rank that ended."""
     known = RankEnd(pid=11, start=1011, rank=1, world_size=2, step=5, phase="train", at=3.0, code=1)
-    departures = Departures(current(), LastWords(None))
+    departures = watching()
     departures.seed((known,))
     assert departures.look((b.rank(12, 2, state="Z"),), 9.0) == (known,)
 
@@ -162,7 +172,7 @@ def test_a_helper_that_may_have_failed_is_kept_with_its_script(tmp_path: Path, c
     sample = b.rank(helper.pid, 0)
     member = msgspec.structs.replace(sample.member, role="other", start=identity.start)
     sample = msgspec.structs.replace(sample, member=member, slot=None)
-    departures = Departures(current(), LastWords(None))
+    departures = watching()
     arguments = wait_until(lambda: current().command_line(helper.pid), 20, "its exec")
     assert str(path) in arguments
     departures.look((sample,), 1.0)
@@ -172,12 +182,11 @@ def test_a_helper_that_may_have_failed_is_kept_with_its_script(tmp_path: Path, c
     assert [end.script for end in departures.vanished] == kept
 
 
-def test_no_descriptor_is_left_open(jobs: list[Job]) -> None:
+def test_no_descriptor_is_left_open(start: Start) -> None:
     """Each rank costs one while it lives."""
-    job = Job("exit", "sleeps")
-    jobs.append(job)
+    job = start("exit", "sleeps")
     before = len(os.listdir("/proc/self/fd"))
-    departures = Departures(current(), LastWords(None))
+    departures = watching()
     departures.look((job.rank(),), 1.0)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     job.end_rank()
@@ -185,10 +194,9 @@ def test_no_descriptor_is_left_open(jobs: list[Job]) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_another_process_of_that_pid_is_not_watched(jobs: list[Job]) -> None:
+def test_another_process_of_that_pid_is_not_watched(start: Start) -> None:
     """A watch is of one very process."""
-    job = Job("exit", "sleeps")
-    jobs.append(job)
+    job = start("exit", "sleeps")
     stranger = ProcessId(job.pid, job.identity.start + 1)
     assert current().watch_exit(stranger) is None
     watch = current().watch_exit(job.identity)
@@ -200,11 +208,10 @@ def test_another_process_of_that_pid_is_not_watched(jobs: list[Job]) -> None:
 
 
 @pytest.mark.needs_exit_status_of_others
-def test_a_zombie_whose_other_thread_runs_has_not_ended(jobs: list[Job]) -> None:
+def test_a_zombie_whose_other_thread_runs_has_not_ended(start: Start) -> None:
     """Each rank that is killed is one for a moment; asked then, its status is unknown for ever."""
-    job = Job("thread", "keeps")
-    jobs.append(job)
-    departures = Departures(current(), LastWords(None))
+    job = start("thread", "keeps")
+    departures = watching()
     departures.look([job.rank()], 1.0)
     stat = Path(f"/proc/{job.pid}/stat")
     wait_until(lambda: ") Z " in stat.read_text(), 20, "the main thread has left")

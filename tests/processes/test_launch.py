@@ -43,18 +43,7 @@ ON_TERMINAL = Terminal(stdout_is_terminal=True, stderr_is_terminal=True, rows=41
 
 
 def plan_of(*argv: str, **changes: Any) -> Plan:
-    fields: dict[str, Any] = {
-        "attempt": 1,
-        "why": Why("first-attempt"),
-        "argv": argv,
-        "env": {},
-        "in_process": (),
-        "checkpoint": None,
-        "resume_via": "none",
-        "remedies": (),
-        **changes,
-    }
-    return Plan(**fields)
+    return Plan(**{"attempt": 1, "why": Why("first-attempt"), "argv": argv, **changes})
 
 
 def context_of(**changes: Any) -> Any:

@@ -50,8 +50,12 @@ class Sink:
         self.server = HTTPServer(("127.0.0.1", port), Handler)
 
     @property
+    def plain_url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}/{SECRET}?token={SECRET}"
+
+    @property
     def url(self) -> str:
-        return f"http://mia:{SECRET}@127.0.0.1:{self.server.server_port}/{SECRET}?token={SECRET}"
+        return self.plain_url.replace("//", f"//mia:{SECRET}@")
 
 
 @contextmanager
@@ -70,8 +74,7 @@ def serving(sink: Sink) -> Iterator[Sink]:
 def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
     """The crash, the verdict and the way on arrive; the URL is in no file that anybody shows."""
     with serving(Sink()) as sink:
-        url = sink.url.replace(f"mia:{SECRET}@", "")
-        args = ("run", "--name", "bed", "--on-crash", "stop", "--notify", url)
+        args = ("run", "--name", "bed", "--on-crash", "stop", "--notify", sink.plain_url)
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
     message = sink.messages[-1]  # a fast machine tells the crash in the same one
     assert [one for told in sink.messages for one in told["topics"]] == ["crashed", "gave-up"]
@@ -96,8 +99,7 @@ def test_a_run_tells_its_end_and_no_secret(tmp_path: Path) -> None:
 def test_a_restart_has_its_notifications_from_the_environment(tmp_path: Path) -> None:
     """No file of the run keeps the URL; without it the restart says so."""
     with serving(Sink()) as sink:
-        url = sink.url.replace(f"mia:{SECRET}@", "")
-        environment = {"WTRAIN_NOTIFY": url}
+        environment = {"WTRAIN_NOTIFY": sink.plain_url}
         run = run_wtrain(
             "run", "--name", "bed", "--", "sh", "-c", "exit 3", cwd=tmp_path, env=environment
         ).check(3)
@@ -163,14 +165,9 @@ def test_what_could_not_be_sent_is_sent_when_the_service_is_back(tmp_path: Path)
     away.server.server_close()
     with serving(Sink()) as good:
         channels = [
-            Channel(
-                f"http #{number}",
-                url,
-                Helper(children, f"notify-{number}", staging),
-                every_s=10.0,
-                clock=lambda: now[0],
-            )
+            Channel(f"http #{number}", url, helper, every_s=10.0, clock=lambda: now[0])
             for number, url in ((1, good.url), (2, away.url))
+            for helper in (Helper(children, f"notify-{number}", staging),)
         ]
 
         def told() -> list[tuple[str, bool]]:
@@ -221,8 +218,7 @@ def test_notify_test_says_what_was_reached(tmp_path: Path) -> None:
 def test_a_service_that_never_answers_costs_the_end_a_bound(tmp_path: Path) -> None:
     """The exit code is the training's, and the failure is in the log."""
     with serving(Sink(answers=False)) as sink:
-        url = sink.url.replace(f"mia:{SECRET}@", "")
-        args = ("run", "--on-crash", "stop", "--notify", url)
+        args = ("run", "--on-crash", "stop", "--notify", sink.plain_url)
         run = run_wtrain(*args, "--", "sh", "-c", "exit 3", cwd=tmp_path).check(3)
     told = run.of_type("notified")  # a fast machine tells the crash and the end in one message
     assert {said["sent"] for said in told} == {False}

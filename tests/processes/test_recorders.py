@@ -65,25 +65,14 @@ class Job:
     def __init__(self, root: Path, what: str, **extra: str) -> None:
         self.training = Training(root)
         port = str(free_port())
+        env = {
+            "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "TORCH_FR_BUFFER_SIZE": "2000", **extra,
+        }  # fmt: skip
         self.ranks = [
-            self.training.start(
-                RANKS,
-                arguments=(what,),
-                env={
-                    "RANK": str(rank),
-                    "WORLD_SIZE": "2",
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": port,
-                    "TORCH_FR_BUFFER_SIZE": "2000",
-                    **extra,
-                },
-            )
+            self.training.start(RANKS, arguments=(what,), env={**env, "RANK": str(rank)})
             for rank in (0, 1)
         ]
-
-    def ready(self) -> None:
-        for rank in self.ranks:
-            assert rank.stdout.readline() == "ready\n"
 
     def socket(self, rank: int) -> str:
         return str(self.training.slot_dir / f"{self.ranks[rank].pid}{layout.SOCKET_SUFFIX}")
@@ -113,6 +102,8 @@ def job(tmp_path):
     def start(what, **extra):
         found = Job(tmp_path, what, **extra)
         started.append(found)
+        for rank in found.ranks:
+            assert rank.stdout.readline() == "ready\n"
         return found
 
     yield start
@@ -125,7 +116,6 @@ def job(tmp_path):
 def test_the_rank_that_fell_behind_is_named_by_its_numbers(tmp_path, job, what):
     """Rank 1 left the loop, or sits in C with the interpreter lock: its server answers."""
     ranks = job(what)
-    ranks.ready()
     wait_until(lambda: ranks.enqueued(0) == 2, 20, "rank 0 waits in its second all-reduce")
     result = ranks.collect(tmp_path)
     assert result.explanation.root.who.rank == 1
@@ -140,7 +130,6 @@ def test_the_rank_that_fell_behind_is_named_by_its_numbers(tmp_path, job, what):
 def test_ranks_that_go_on_are_not_accused(tmp_path, job):
     """A healthy job is a collective apart at any moment; that is no evidence."""
     ranks = job("steps")
-    ranks.ready()
     result = ranks.collect(tmp_path)
     # On a machine with far more to do than cores it may say that instead.
     assert result.explanation.family in (None, "healthy-slow", "cpu-thread-contention")
@@ -153,7 +142,6 @@ def test_ranks_that_go_on_are_not_accused(tmp_path, job):
 def test_the_server_changes_neither_exit_nor_output(job):
     """Exit codes and stderr are the script's own, and the socket goes with the slot."""
     ranks = job("ends")
-    ranks.ready()
     ends = [rank.communicate(timeout=60) for rank in ranks.ranks]
     assert [rank.returncode for rank in ranks.ranks] == [0, 3]
     assert [text for _, text in ends] == ["", ""]
@@ -164,7 +152,6 @@ def test_the_server_changes_neither_exit_nor_output(job):
 def test_the_server_can_be_left_out(job):
     """A variable of the user's keeps it away; stacks still come."""
     ranks = job("left", **{layout.ENV_NO_WORKER_SERVER: "1"})
-    ranks.ready()
     assert not list(ranks.training.slot_dir.glob(f"*{layout.SOCKET_SUFFIX}"))
 
 

@@ -150,16 +150,11 @@ def all_or_none(data: st.DataObject) -> None:
     world = data.draw(st.integers(2, 5), label="world")
     store = Store()
     delay = st.one_of(st.integers(0, 200), st.just(-1))
-    ranks = [
-        Rank(
-            n,
-            store,
-            world,
-            asked_at=data.draw(delay, label="asked"),
-            offset=data.draw(st.integers(0, 3), label="offset"),
-        )
-        for n in range(world)
+    drawn = [
+        (data.draw(delay, label="asked"), data.draw(st.integers(0, 3), label="offset"))
+        for _ in range(world)
     ]
+    ranks = [Rank(n, store, world, asked, offset) for n, (asked, offset) in enumerate(drawn)]
     random = Random(data.draw(st.integers(0, 2**32), label="order"))
     lead = data.draw(st.integers(0, 40), label="lead")
     turn_s = data.draw(st.sampled_from([0.001, 0.05, 2.0]), label="a turn takes")

@@ -323,7 +323,8 @@ def test_an_environment_keeps_named_variables_only():
     ["token=", BEGIN + "\n", "https://a:", "login('", "hooks/", "eyJ", "a" * 50, "-u a:", "\\" * 9,
      "password is ", "1" * 40, '"', "'''", "Cookie: ", "--key ", "login -",
      "token=['", "'key': 'a", "password" + " " * 999,
-     "sort_key:", "key:", "--sort-key ", "pass '", "with pass ", "_-a.", "xPass", "token<"],
+     "sort_key:", "key:", "--sort-key ", "pass '", "with pass ", "_-a.", "xPass", "token<",
+     "a://", "key=", "\x1b["],
 )  # fmt: skip
 def test_hostile_text_costs_no_more_than_its_length(part):
     """200 kB of what a pattern begins with; a log may hold anything."""

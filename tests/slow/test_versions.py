@@ -32,12 +32,8 @@ BESIDE = {
     "lightning": ("setuptools==80.9.0",),
     "pytorch_lightning": ("setuptools==80.9.0",),
     "datasets": (
-        "fsspec==2024.6.1",
-        "dill==0.3.8",
-        "multiprocess==0.70.16",
-        "pyarrow==17.0.0",
-        "pandas==2.2.3",
-        "pytz",
+        *("fsspec==2024.6.1", "dill==0.3.8", "multiprocess==0.70.16"),
+        *("pyarrow==17.0.0", "pandas==2.2.3", "pytz"),
     ),
 }
 HUGGING_FACE = ("transformers", "accelerate", "huggingface_hub", "datasets", "safetensors", "tqdm")
