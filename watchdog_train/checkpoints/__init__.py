@@ -1,1 +1,1 @@
-"""Which checkpoints there are, and which are whole. Never unpickles, never writes into one."""
+"""The checkpoints of a run, and which are valid. Never unpickles, never writes into one."""

@@ -19,7 +19,7 @@ from watchdog_train.core.model.recovery import SUFFIXES
 from watchdog_train.trusted_files import open_read
 
 JSON_CAP_BYTES = 64 * 1024 * 1024
-"""trainer_state.json keeps the whole log history: megabytes are normal."""
+"""trainer_state.json keeps the complete log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
 _OF_CHECKPOINTS = (*SUFFIXES, ".tar", ".pkl", ".model", ".safetensors", ".distcp")
 SKIP = frozenset(("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns"))

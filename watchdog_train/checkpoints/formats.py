@@ -1,6 +1,6 @@
 """What every format answers: which checkpoints a directory holds, and whether one is valid.
 
-A check raises DamagedError or UnreadableError, of which judged() makes a verdict.
+A check raises DamagedError or UnreadableError; judged() makes a verdict of it.
 """
 
 import os
@@ -58,7 +58,7 @@ class Limits(Value):
 
     level: Level
     time_left: Callable[[], float]
-    """Seconds left for reading whole files."""
+    """Seconds left for complete reads of files."""
     world_size: int | None = None
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face Trainer: directories checkpoint-N. Never loads what they hold."""
+"""Checkpoints of the Hugging Face Trainer: directories checkpoint-N. Never loads their contents."""
 
 import os
 import re

@@ -1,7 +1,7 @@
 """Checkpoints of a Lightning Trainer: one zip of torch.save each. Nothing in them is unpickled.
 
-ModelCheckpoint names its files as the user likes, so a file is known by what it holds: the first
-keys of its dictionary are the epoch, the step and the version of Lightning.
+ModelCheckpoint names its files as the user likes, so contents identify a file: the first keys of
+its dictionary are the epoch, the step and the version of Lightning.
 """
 
 from contextlib import closing

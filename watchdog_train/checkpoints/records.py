@@ -1,6 +1,6 @@
-"""What the save hooks have noted: which files a save had, and of which training it was. Reads none.
+"""The hooks' notes on saves: the files of a save, and its training. Reads no checkpoint.
 
-A training is known again by where it writes to (its home) and which one into that home it was.
+A training is identified by its output path (its home), and its number among those of that home.
 """
 
 import os
@@ -100,9 +100,9 @@ class Records:
     def _whose(self, record: SaveRecord | None, candidate: Candidate) -> Whose:
         """The training that wrote it: the one of the record of its unchanged files, if any.
 
-        A directory that a later training has written over is not the recorded one's any more; and
-        a process that dies between a save and its record leaves a valid checkpoint without one.
-        Then the others in its folder tell, if they agree, or the time.
+        A directory overwritten by a later training is no longer the recorded one's; and a process
+        that dies between a save and its record leaves a valid checkpoint without one. Then the
+        others in its folder decide, if they agree, or the time.
         """
         if record is not None:
             return _writer(record)

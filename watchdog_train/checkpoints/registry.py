@@ -1,4 +1,4 @@
-"""The known checkpoint formats: ours, and those that installed packages add."""
+"""The known checkpoint formats: wtrain's own, and those of installed packages."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Look at the checkpoints of a run: which there are, newest first, and which are valid.
+"""Scan the checkpoints of a run: which there are, newest first, and which are valid.
 
 `python -m watchdog_train.checkpoints.survey request.json` is a child process of the supervisor, so
 that a stuck file system can be given up on. Reads only; nothing is deleted, renamed or unpickled.

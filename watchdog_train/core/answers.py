@@ -1,6 +1,6 @@
-"""What the slow tasks bring home: evidence, looks, surveys; who waits for an answer, and who not.
+"""The results of the slow tasks (evidence, stack samples, scans), and which are still needed.
 
-Rules of decide() and what they share. One collection runs at a time.
+Rules of decide() and shared functions. One collection runs at a time.
 """
 
 from __future__ import annotations

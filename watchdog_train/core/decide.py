@@ -239,7 +239,7 @@ def _wind_up_one(
         why = Why("outlived", names=names, outliving=sample.outliving)
         return kill.begin("sweep", state, sample, why)
     if tree.how_known == "not-started":
-        return CleanUp(host=tree.host)  # nobody looks at a tree that never was
+        return CleanUp(host=tree.host)  # a tree that never started is not polled
     if sample.empty_looks < 2:
         return Wait(until=observation.now + EMPTY_AGAIN_S)
     waited_s = observation.now - tree.ended_mono
@@ -269,7 +269,7 @@ def _pursue_stall(observation: Observation, state: State, policy: Policy) -> Act
     if policy.recovery.observe or policy.recovery.on_stall == "report":
         return Record(events=(e.WouldHaveKilled(stall_id=stall.id, why=stall.verdict),))
     if state.kill is not None:
-        return Wait(until=observation.now + 0.1)  # for a machine that has not told its end
+        return Wait(until=observation.now + 0.1)  # for a machine whose end is not reported yet
     return kill.begin_first("hang", observation, state, stall.verdict)
 
 

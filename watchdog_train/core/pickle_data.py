@@ -1,4 +1,4 @@
-"""What a pickle would hold, told without running it: no import, no call, no object is made.
+"""The content of a pickle without running it: no import, no call, no object is made.
 
 A foreign pickle is a program. This reads its opcodes as data: what a global names becomes a
 `Symbol`, what a call or a class would make becomes a `Made`, and both are plain tuples.
@@ -169,7 +169,7 @@ class _Machine:
         (target if isinstance(target, dict) else target.state).update(_pairs(values))
 
     def _extend(self, values: list[Any]) -> None:
-        if isinstance(self.stack[-1], list):  # items of a made object tell nothing here
+        if isinstance(self.stack[-1], list):  # items of a made object are not needed
             self.stack[-1].extend(values)
 
     def _group(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""From a verdict to a stall: suspect, look what is waited for, then decide with patience. Pure."""
+"""From a verdict to a stall: suspect, sample the stacks, then decide when to stop waiting. Pure."""
 
 from __future__ import annotations
 

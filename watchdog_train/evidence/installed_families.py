@@ -1,4 +1,4 @@
-"""Families of causes: ours, and those of other packages, loaded once the evidence is on disk.
+"""Families of causes, of wtrain and other packages, loaded once the evidence is on disk.
 
 A package names a module in the entry point group `watchdog_train.families`; importing it declares
 its families.

@@ -1,7 +1,7 @@
-"""Lines of the kernel log that may name a cause: memory killer, GPU, disk, file server. Only reads.
+"""Lines of the kernel log that may name a cause: OOM killer, GPU, disk, file server. Only reads.
 
-What happened before the training began is left out, and of a line that names a process only one
-that names ours becomes evidence: on a shared machine others are killed, too.
+Lines from before the training are left out, and a line that names a process is evidence only if
+the process is the training's: on a shared machine others are killed, too.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class _Thread(msgspec.Struct):
 
     def plain(self, pid: int | None) -> ThreadStack:
         frames = self.frames
-        if len(frames) > FRAMES_CAP:  # both ends of a runaway recursion tell the story
+        if len(frames) > FRAMES_CAP:  # the ends of a runaway recursion explain it
             frames = [*frames[: FRAMES_CAP // 2], *frames[-FRAMES_CAP // 2 :]]
         os_id, handle = self.os_thread_id, self.thread_id
         if os_id is None and pid is not None and handle is not None:

@@ -1,4 +1,4 @@
-"""Takes secrets out of whatever is kept as evidence, shown or sent: the one table of what they are.
+"""Remove secrets from evidence that is kept, shown or sent: the one table of their forms.
 
 Errs on the side of removing; it never decides what is collected. Files of evidence are written by
 write_json() and write_text(), so that nothing gets there around the table.

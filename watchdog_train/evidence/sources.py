@@ -1,6 +1,6 @@
 """The text of the source line that a frame points at: untrusted, bounded, never over a network.
 
-It opens no file on a network: a file system of a dead server blocks its reader for ever.
+It opens no file on a network: a file system of a dead server blocks its reader forever.
 """
 
 from __future__ import annotations

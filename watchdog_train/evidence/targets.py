@@ -1,4 +1,4 @@
-"""One process of a collection: two samples, its stacks, or why there are none."""
+"""One process of a collection: two samples, and its stacks or the reason why not."""
 
 from __future__ import annotations
 

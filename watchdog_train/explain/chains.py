@@ -1,4 +1,4 @@
-"""Processes and their threads as a graph: who waits for whom, with everyone who could end it."""
+"""Processes and their threads as a graph: who waits for whom, with all that could end the wait."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Chains:
             at = self._by_pid.get(process.identity)
             doing = self.nodes[at].doing if at is not None else None
             if at is not None and isinstance(doing, x.End):
-                found.append(at)  # with what only a launcher has told
+                found.append(at)  # with facts known from a launcher alone
                 told = msgspec.structs.replace(doing, code=end.code, signal=end.signal)
                 self.nodes[at].doing = told
         return tuple(found)

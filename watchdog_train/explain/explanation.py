@@ -1,4 +1,4 @@
-"""Evidence -> who waits for whom -> what happened. Total: whatever is missing is said to be."""
+"""Evidence -> who waits for whom -> what happened. Total: anything missing is reported."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def _unknown(graph: Chains, verdict: Verdict) -> tuple[x.Unknown, ...]:
     for at in verdict.lost:
         doing = graph.nodes[at].doing
         if isinstance(doing, (x.CollectiveWait, x.StoreWait, x.PythonLockWait)):
-            continue  # said with the wait itself
+            continue  # part of the wait's sentence
         holder = isinstance(doing, (w.MutexWait, x.PythonLockWait, x.ImportWait, w.FileLockWait))
         if isinstance(doing, w.UnknownWait):
             found.append(x.Unknown(what="wait", who=graph.nodes[at].who))

@@ -70,7 +70,7 @@ def solve(graph: Mapping[Node, Waits], silent: Iterable[Node]) -> Verdict:
             victims[node] = tuple(followed)
         if not followed or not waits.complete:
             lost[node] = None
-    if not (roots or found or lost):  # a circle of waits that end by themselves
+    if not (roots or found or lost):  # a circle of waits with timeouts
         lost = dict.fromkeys(node for node in graph if node in seen)
     return Verdict(
         roots=tuple(node for node in roots if not graph[node].idle),

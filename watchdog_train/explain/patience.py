@@ -1,7 +1,7 @@
-"""How long to wait, by what the root waits for: the first row of the table that applies.
+"""How long to wait, by the wait of the root: the first row of the table that applies.
 
-Of several that could end a wait the most patient counts, of several that are all needed the least.
-What is not known never shortens what is.
+Of several that could end a wait the longest limit counts, of several that are all needed the
+shortest. An unknown wait never shortens a known one.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Table(msgspec.Struct):
         if needed:
             found = self.shortest([self.of(n) for n in needed])
             if not waits.complete and found.row == "nobody-left":
-                return self._row("unknown", node)  # somebody who was not seen may be left
+                return self._row("unknown", node)  # an unobserved process may be left
             return self._asked_by(node, found)
         if able:
             those = [self.of(n) for n in able]
@@ -225,7 +225,7 @@ def row_of(doing: x.Doing, still: x.Standstill) -> PatienceRow:  # noqa: PLR0912
         case w.TcpWait(call="accept") | w.PipeWait(listens=True) | w.SleepWait():
             return "poll"
         case w.FileLockWait(holders=()) if doing.timed or not doing.path:
-            return "poll"  # a library asks again and again; the kernel wakes whoever called it
+            return "poll"  # a library polls; the kernel wakes its caller
         case w.TcpWait(others=()) if not doing.address.startswith(_LOOPBACK):
             return "network"
         case w.FileWait(kind="fifo", others=(_, *_)) | w.PipeWait(others=(_, *_)) | w.TcpWait():

@@ -1,6 +1,6 @@
-"""Which remedies have grounds in what was observed, and which would change nothing here.
+"""Which remedies have grounds in the observation, and which would change nothing here.
 
-A family names candidates; whether one is offered is decided by a table of what has to be seen.
+A family names candidates; a table of evidence decides whether one is offered.
 """
 
 from __future__ import annotations

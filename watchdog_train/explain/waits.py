@@ -1,4 +1,4 @@
-"""What one thread does: its wait as the kernel tells it, by the name that only frames give."""
+"""What one thread does: its wait by the kernel's data, with the name that only frames give."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def doing(process: ProcessEvidence, thread: ThreadStack | None, *, several: bool
         return wait if known or by_frame is None else by_frame
     polled = wait.waits if isinstance(wait, w.PollWait) else ()
     single = len(polled) == 1 and not isinstance(polled[0], w.UnknownWait)
-    if by_frame is not None and not single:  # one object tells more than the frame that polls
+    if by_frame is not None and not single:  # one object is more precise than the frame that polls
         return by_frame
     if isinstance(wait, w.PollWait):
         return polled[0] if len(polled) == 1 else wait

@@ -1,4 +1,4 @@
-"""The remedies there are, and the checks of what the user names. Applies nothing itself."""
+"""All remedies, and the checks of the user's choice. Applies nothing itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedies of how a training runs, beside loading its data, as data."""
+"""Remedies of how a training runs, other than loading its data, as data."""
 
 from __future__ import annotations
 

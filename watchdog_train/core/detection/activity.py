@@ -1,7 +1,6 @@
-"""Quiet windows: whether a whole tree does anything that could be work. Pure.
+"""Quiet windows: whether a tree does anything that could be work. Pure.
 
-A signal that the system hides is never taken for silence; what is then needed instead is said in
-`required_windows`.
+A signal that the system hides is never taken for silence; `required_windows` has the substitute.
 """
 
 from __future__ import annotations

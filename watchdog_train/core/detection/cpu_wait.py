@@ -1,9 +1,9 @@
-"""How long a tree stands in line for a CPU: a training that others starve looks quiet. Pure.
+"""How long a tree waits for a CPU: a training that others starve seems quiet. Pure.
 
 It uses less CPU time than quiet allows, moves nothing and makes no step, and yet it wants to run.
 Measured on 2 cores beside 10 busy loops of a better priority: of each second a starved training
 stood in line for 0.6 to 0.8 and got 0.03 of CPU time; a hung one stood there for 0.00, one that
-asks a hundred times a second for 0.15.
+polls a hundred times a second for 0.15.
 """
 
 from __future__ import annotations

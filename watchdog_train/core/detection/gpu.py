@@ -1,4 +1,4 @@
-"""What of the GPUs that can be seen says anything about one job. Pure."""
+"""The part of the visible GPUs' readings that concerns one job. Pure."""
 
 from __future__ import annotations
 

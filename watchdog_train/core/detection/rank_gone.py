@@ -1,8 +1,8 @@
-"""A rank that ended while others live: do they wait for it in vain? Pure.
+"""A rank that ended while others live: do they wait for a rank that will not come? Pure.
 
-A rank that failed takes the job with it: its launcher ends the others, or starts all of them
-again. Where nobody does, the others stand still as soon as they need it. A rank that ended well
-says nothing by itself: rank 0 may save, merge or upload for minutes after the others are through.
+A rank that failed takes the job with it: its launcher kills the others, or restarts all of them.
+Without a launcher the others block as soon as they need it. A rank that exited well is no sign
+alone: rank 0 may save, merge or upload for minutes after the others have finished.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def waits_in_vain(
     moments = (*(end.at for end in sample.ended), *(rank.born_at for rank in track.ranks))
     newest = max(moments, default=sample.at)
     if sample.at - newest <= min(detection.rank_gone_s, detection.rank_gone_launcher_s):
-        return None  # while thousands end one after another, nobody is compared with all others
+        return None  # thousands of exits in a row must not cost a comparison of all pairs
     launcher = any(member.member.role == "launcher" for member in sample.members)
     for end, others in _with_others(track, sample):
         if (

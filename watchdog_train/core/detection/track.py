@@ -1,6 +1,6 @@
 """The detector's memory of one attempt: polls of the tree folded into a Track. Pure.
 
-It is memory of the detector, not of the run: an adopting supervisor learns it anew.
+It is memory of the detector, not of the run: an adopting supervisor starts without it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LONG: tuple[Phase, ...] = ("eval", "checkpoint")
 SURVIVED_COUNTS_S = 3600.0
 """A long silence that ended without help is expected again for this long, then forgotten."""
 MOST_RANKS = 4096
-"""Slots are not trusted with unlimited memory of ours."""
+"""A limit on memory, because slots are not trusted."""
 LOOP_LEAST_S = 15.0
 """Several lines of output in the first seconds are a program that starts, not yet a loop."""
 LOOP_EVEN_FACTOR = 3.0

@@ -165,7 +165,7 @@ def _of_the_whole(evidence: Evidence, command: Sequence[str], *, gpu_shared: boo
     """From the root's end, if no rank's end was seen."""
     code, signal = (evidence.exit.code, evidence.exit.signal) if evidence.exit else (None, None)
     if code is not None and code > 128 and command and _SHELLS.match(command[0]):
-        signal, code = code - 128, None  # a shell tells so how its child ended
+        signal, code = code - 128, None  # as a shell reports a signal
     own = [p.exception for p in evidence.processes if p.exception is not None]
     exception = min(own, key=lambda one: one.at or 0.0) if own else None
     if exception is None and signal is None:

@@ -1,9 +1,9 @@
-"""Which rank ended badly first, by what was recorded about the end of each. Pure.
+"""The rank that failed first, by the records of each end. Pure.
 
-A launcher reports one status for all of its ranks, and ends the others as soon as one has failed.
-So the first end in time counts; of those that one look found together, a kill or a native crash
-before an error (a peer that is gone makes the others raise), and SIGTERM last: it is what
-launchers send to the victims.
+A launcher reports one status for all of its ranks, and kills the others as soon as one has failed.
+So the first end in time counts; of those found in one poll, a kill or a native crash before an
+error (a peer that is gone makes the others raise), and SIGTERM last: launchers send it to the
+victims.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which threads and processes wait like this in every healthy run. Pure.
 
-A helper that idles is no evidence, whatever it waits for; a main thread never is a helper.
+An idle helper is no evidence; a main thread is never a helper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One line of somebody's output: who printed it, when, and what is left without both. Pure.
+"""One line of output: its printer, its time, and the rest. Pure.
 
-Launchers put the rank in front of each line, clusters the time, loggers their level. What a rule
-looks for stands behind all that. Bounded work on untrusted text; nothing here raises.
+Launchers put the rank in front of each line, clusters the time, loggers their level; rules search
+the text behind them. Bounded work on untrusted text; nothing here raises.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Looks for lines in logs: which pattern, first in time, and whether work went on after it. Pure.
+"""Search logs: which pattern, first in time, and whether work continued after it. Pure.
 
 Progress after a line makes it a warning, not a cause. The first failure in time is the cause, and
-not the last lines: time-outs print minutes after what they wait for.
+not the last lines: timeouts print minutes after the failure.
 """
 
 from __future__ import annotations

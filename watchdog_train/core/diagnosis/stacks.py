@@ -186,7 +186,7 @@ def any_matches(pattern: str, frames: Iterable[Frame]) -> bool:
 
 
 def find_chain(chain: Sequence[str], frames: Sequence[Frame]) -> bool:
-    rest = reversed(frames)  # each pattern takes up the search behind the one before it
+    rest = reversed(frames)  # each pattern continues behind the match of the one before
     return all(any(frame_matches(pattern, frame) for frame in rest) for pattern in chain)
 
 

@@ -1,7 +1,7 @@
 """Rules of decide() for a supervisor with agents on other machines, or for other tasks. Pure.
 
-All else goes over trees, one a machine. These are about agents that have not come yet, are not
-heard or are given up: what cannot be heard is unknown, and no reason for a kill or a launch.
+All else works on trees, one per machine. These are about agents that have not come yet, do not
+report or are given up: an unreported state is unknown, and no reason for a kill or a launch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the torchruns of all nodes meet: each attempt's plan has a port and an id of its own. Pure.
+"""Where the torchruns of all nodes meet: each attempt's plan has its own port and id. Pure.
 
-Only in runs with `--nodes`. torchrun's options beat its variables: what the command says is said
-once more behind it with the new value, and of an option that comes twice torchrun takes the last.
+Only in runs with `--nodes`. torchrun's options beat its variables: an option in the command is
+repeated behind it with the new value, because torchrun uses the last of two.
 """
 
 from __future__ import annotations

@@ -289,11 +289,11 @@ class Explanation(Value):
 
 
 PatienceRow = Literal[
-    "proven",  # nobody can ever end the wait, seen in two samples
+    "proven",  # nothing can end the wait, seen in two samples
     "dead-holder",  # a lock file whose owner, of this machine, is dead
-    "releaser-died",  # the thread that had to end it died of an exception; nothing else works
-    "nobody-left",  # all who could end it are idle, or all ranks are in the same collective
-    "fifo",  # a FIFO whose other end nobody has open, in training or a save
+    "releaser-died",  # the thread that should end it died of an exception; no other works
+    "nobody-left",  # all possible releasers are idle, or all ranks are in one collective
+    "fifo",  # a FIFO without another end, in training or a save
     "unknown",  # what it waits for is not known; and what a false alarm would cost
     "at-work",  # it works, though idle by the numbers: as unknown
     "network",  # another machine is to answer
@@ -302,7 +302,7 @@ PatienceRow = Literal[
     "sleep",  # one sleep: until its end
     "stopped",  # stopped, frozen or held by a debugger: detection.stopped_timeout_s
     "service",  # a worker of Celery or RQ without a task: no limit
-    "input",  # somebody is to type: no limit
+    "input",  # a person has to type: no limit
     "live-lock",  # over the hard limit, busy with asking again and again; from its first sample
 ]
 """In the order of precedence: the first row that fits the root's wait applies."""

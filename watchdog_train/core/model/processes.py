@@ -1,4 +1,4 @@
-"""Processes as they are seen: who they are, what they use, what they say of themselves."""
+"""Processes as they are seen: identity, resource use, and their own reports."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property

@@ -1,7 +1,7 @@
 """Which checkpoint the next attempt resumes from. Pure.
 
-One that is valid in form may not load, or lead to NaN. Told by what the attempts of this run have
-come to: after some of them older checkpoints get a turn.
+A checkpoint of valid form may not load, or lead to NaN. The results of this run's attempts show
+that: after some of them older checkpoints get a turn.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _before(one: CheckpointRef, saved_at: float | None) -> bool:
 def _end(attempt: AttemptRecord) -> tuple[object, ...] | None:
     """How it failed, for comparison; None if it did not, or that is unknown."""
     if attempt.stall_id is not None:
-        return ("hang",)  # whether a step was seen depends on when somebody looked
+        return ("hang",)  # whether a step was seen depends on the time of the poll
     if not attempt.code and attempt.signal is None:
         return None
     return attempt.crash.key if attempt.crash is not None else (attempt.code, attempt.signal)

@@ -1,8 +1,8 @@
-"""What outlives the first process of a training, and what has left its session. Pure.
+"""Processes that outlive the first one of a training, or have left its session. Pure.
 
-After exit code 0 it may be the training itself, which has daemonized; an uploader at work; or a
-process that idles. What left the session is killed on a ground, or left. A session is judged as
-one: a daemon and its helpers, a window of tmux and what runs in it.
+After exit code 0 such a process may be the training itself, which has daemonized; an uploader at
+work; or idle. A process outside the session is killed on a ground, or left. A session is judged as
+one: a daemon and its helpers, a window of tmux with its programs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GPU memory between two attempts: who holds what the next attempt needs. Pure.
 
-Nothing is started over a process of ours that still has GPU memory, nor where somebody else has
-taken, meanwhile, what the job had before: a start there ends with an out-of-memory that is not
-the training's. Who holds it is named and waited for; after the limit the run ends with 75.
+Nothing is started while an old process of the job still has GPU memory, or while another user has
+taken what the job had before: a start there ends with an out-of-memory error that is not the
+training's. wtrain names the holder and waits; after the limit the run ends with 75.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _has_room(device: GpuDevice, need: int | None) -> bool:
 def before_launch(observation: Observation, state: State, policy: Policy) -> Action | None:
     found = observation.gpu_hold
     said = state.gpu_held
-    if found is None:  # no GPU of ours, or nobody to ask any more: unknown does not stop a run
+    if found is None:  # no GPU of the job, or no reading any more: unknown does not stop a run
         return None
     if not found.answered:
         late = observation.now - found.asked_at >= ANSWER_S

@@ -1,4 +1,4 @@
-"""What the attempts so far mean for the next: what stays, what was spoiled, what is used up."""
+"""What the attempts so far mean for the next: lasting settings, spoiled ones, used limits."""
 
 from __future__ import annotations
 

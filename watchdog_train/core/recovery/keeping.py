@@ -1,8 +1,8 @@
 """When to keep a copy of a checkpoint that the script overwrites in place. Pure.
 
-Such a file has no older one beside it: a kill in the middle of the next save takes all of the
-training with it. The copy is made by a child of the supervisor after the save hook has noted that
-a save has ended, never in the training's process.
+Such a file has no older version: a kill during the next save loses the complete training. A child
+of the supervisor makes the copy after the save hook has noted the end of a save, never the
+training's process.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def next_step(
     elif added is None or (not added and case.same_again):
         added = _permitted(case) or added
     if added is None and state.just_reopened:
-        added = ()  # asked for by a person, who knows what has changed since
+        added = ()  # at a person's request, after changes of their own
     if added is None:
         return _give_up(case, offers)
     return _restart(case, added, offers)
@@ -81,7 +81,7 @@ def _end(
 
 def _failed(case: Case, why: Why, offers: Sequence[str] = ()) -> GivenUp:
     crash = case.attempt.crash
-    stays = crash is not None and crash.stays  # its code is that of our signal
+    stays = crash is not None and crash.stays  # its code comes from wtrain's signal
     return _end(why, EXIT_GAVE_UP if stays else outcome.child_code(case.attempt), "failed", offers)
 
 
@@ -265,7 +265,7 @@ def _what_happened(case: Case) -> Why:
         code,
         attempts=(attempt.attempt,),
         step=attempt.last_step,
-        phase="train" if trained else "unknown",  # its steps are counted by nobody
+        phase="train" if trained else "unknown",  # its steps are not counted
         exit=None if case.stalled else attempt.code,
         signal=None if case.stalled else attempt.signal,
         end=case.rank_end,

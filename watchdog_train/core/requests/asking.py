@@ -1,7 +1,7 @@
-"""Requests that the training itself answers: to save, and to save and end. Pure.
+"""Requests that the training itself answers: to save, and to save and exit. Pure.
 
-Asked is not saved: the proof is a whole checkpoint that was finished after the request. Who cannot
-be asked is told so, and gets a signal; a save under way is not interrupted by a gentle stop.
+A request is no save: the proof is a valid checkpoint that was finished after it. A training that
+cannot be asked gets a signal, with a message; a gentle stop does not interrupt a save under way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which task of which job this process is, from the variables that its starter has set. Pure.
 
-It must not call something one of several tasks that only carries the variables of such: a batch
-script of Slurm has SLURM_NTASKS and SLURM_PROCID, and is alone.
+The variables alone do not make it one of several tasks: a batch script of Slurm has SLURM_NTASKS
+and SLURM_PROCID, and is alone.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class JobTask(Value):
     """Equal for all tasks of the job, unique among the present jobs of this user."""
     source: Source
     task: int
-    """Number in the whole job, from 0."""
+    """Number in the complete job, from 0."""
     tasks: int
     here: int
     """Of these on this machine, this one included; 0: not known."""
     kind: Kind = "task"
-    """node: the supervisor of a whole node's launcher (`--nodes`)."""
+    """node: the supervisor of the launcher of a complete node (`--nodes`)."""
     coordination: str | None = None
     """tcp://HOST:PORT where the first task listens; None: only tasks of one machine meet."""
 

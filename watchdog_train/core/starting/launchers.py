@@ -123,7 +123,7 @@ def environment(
 
 
 def _of_node(across: Across, node: JobTask) -> dict[str, str]:
-    """What differs between the nodes of a job, or comes to all from the job."""
+    """What differs between the nodes of a job, or is equal for all by the job's choice."""
     env = {"PET_NNODES": str(node.tasks)}
     if across.node_rank is None and across.backend == "static":  # c10d warns that it ignores it
         env["PET_NODE_RANK"] = str(node.task)

@@ -1,4 +1,4 @@
-"""Several ranks. What ranks print is often only what they suffer from: those are symptoms."""
+"""Several ranks. Their output often shows only the consequences: those families are symptoms."""
 
 from __future__ import annotations
 
