@@ -469,7 +469,7 @@ def _limit_s(
 def _cost_s(state: State, policy: Policy, verdict: Verdict, *, works: bool) -> float:
     """The cost of a false alarm, if there is any reason to fear one.
 
-    Waiting so long is never more than twice the best choice in hindsight (the ski-rental bound).
+    Such a wait is never more than twice the best choice in hindsight (the ski-rental bound).
     """
     if not (works or verdict.stirs) and (verdict.steady or verdict.phase not in SELDOM_STEPS):
         return 0.0

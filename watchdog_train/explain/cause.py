@@ -65,7 +65,7 @@ class Family(msgspec.Struct, kw_only=True):
     link: str | None = None
     """The public thread or source that documents it."""
     symptom: bool = False
-    """Other processes print it as well, so a line of it does not say who is the root."""
+    """Other processes print it as well, so its line does not identify the root."""
     victims: bool = False
     """Its function also checks processes that wait for the root."""
     of_process: OfProcess | None = None

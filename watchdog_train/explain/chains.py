@@ -179,7 +179,7 @@ class Chains:
         )
 
     def _is_away(self, at: int) -> bool:
-        """It does not wait for other ranks, as far as known."""
+        """It is not known to wait for other ranks."""
         doing = self.nodes[at].doing
         if isinstance(doing, (x.CollectiveWait, *_HIDING)):
             return False
@@ -317,7 +317,7 @@ class Chains:
         return tuple(n for n in self._away if n != at and self._is_plain(n))
 
     def _is_plain(self, at: int) -> bool:
-        """Whether it surely waits for no device: without native frames such a call looks busy."""
+        """Whether it surely waits for no device: without native frames such a call seems busy."""
         doing, how = self.nodes[at].doing, self.nodes[at].process.how
         busy = isinstance(doing, (x.Computing, w.Running, w.UnknownWait))
         return how == "py-spy native" or not busy

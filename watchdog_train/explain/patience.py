@@ -171,7 +171,7 @@ class _Table(msgspec.Struct):
             return self._asked_by(node, found)
         if able:
             those = [self.of(n) for n in able]
-            longest = _longest([*those, own] if not waits.complete else those)
+            longest = max([*those, own] if not waits.complete else those, key=_length)
             return self._asked_by(node, longest)
         if not waits.complete or any(n not in self.graph for n in (*waits.needs, *waits.any_of)):
             return own
@@ -261,7 +261,3 @@ def _length(one: Patience) -> tuple[float, int]:
     endless = one.limit_s if one.limit_s is not None else float("inf")
     until_s = one.look_in_s if one.row == "sleep" and one.look_in_s is not None else endless
     return until_s, _ORDER.index(one.row)
-
-
-def _longest(found: list[Patience]) -> Patience:
-    return max(found, key=_length)

@@ -121,7 +121,7 @@ def summary(
     together = groups(evidence, found)
     if together:
         lines += ["", "## Where everything is (odd one first)", ""]
-        lines += [f"- {text}" for text in group_lines(together)[:_GROUP_LINES]]
+        lines += [f"- {labels(one)}: {chain(one.frames)}" for one in together[:_GROUP_LINES]]
         if len(together) > _GROUP_LINES:
             lines.append(f"- and {len(together) - _GROUP_LINES} more groups")
     lines += ["", "Whole stacks are in `stacks/`, the last output in `log-tail.txt`.", ""]
@@ -176,11 +176,6 @@ def captured_lines(verdict: BundleVerdict) -> list[str]:
     if verdict.problem:
         lines.append(verdict.problem)
     return lines
-
-
-def group_lines(found: Sequence[Group]) -> list[str]:
-    """One line a group: `rank 0 worker 1: __getitem__ (train.py:31) < fetch (...)`."""
-    return [f"{labels(group)}: {chain(group.frames)}" for group in found]
 
 
 def labels(group: Group) -> str:

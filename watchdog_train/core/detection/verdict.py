@@ -112,7 +112,7 @@ def busy_why(sample: Sample, found: Verdict, *, quiet: bool, starved: bool = Fal
 
 
 def device_why(sample: Sample, found: Verdict, device: DeviceWait) -> Why:
-    """It looks busy, but computes nothing, or that is unknown."""
+    """It seems busy, but computes nothing, or that is unknown."""
     gpu = sample.gpu
     if gpu is None or not device.runs:
         return busy_why(sample, found, quiet=False)

@@ -44,7 +44,7 @@ def _is_one(data: Any) -> bool:
 
 
 def joined(dumps: Mapping[str, Any]) -> Any | None:
-    """One dump from those of a rank's recorders, by the recorder's name; None of none.
+    """One dump from those of a rank's recorders, by the recorder's name; None without any.
 
     The one with content; of several all groups, named after their recorder, because recorders
     count independently even if their numbers are equal.

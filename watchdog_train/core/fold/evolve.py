@@ -18,7 +18,7 @@ _replace = msgspec.structs.replace
 
 
 def replay(history: Iterable[e.AnyEvent]) -> State:
-    """The state after a whole log."""
+    """The state after a complete log."""
     state = State()
     for event in history:
         state = evolve(state, event)

@@ -7,7 +7,7 @@ from typing import Literal
 from watchdog_train.core.model.words import Value
 
 FLAT_UTIL = 98.0
-"""Per cent: at or above this a kernel ran all the time, whatever it did."""
+"""Per cent: at or above this some kernel ran all the time."""
 IDLE_POWER_SHARE = 0.25
 """Of the power limit; work at full utilisation takes more. A kernel that only waits took 18 %
 (measured on an H100). Low on purpose: a healthy job of small kernels takes little power, too,

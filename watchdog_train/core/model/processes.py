@@ -56,7 +56,7 @@ class SlotReading(Value):
 
     pid: int
     start: int
-    """0 when the client could not tell its own start time."""
+    """0 if the client did not know its own start time."""
     role: Literal["unknown", "launcher", "rank", "worker", "other"]
     rank: int | None
     local_rank: int | None
@@ -195,7 +195,7 @@ class Daemon(Value):
 
 
 class RankEnd(Value):
-    """A rank process that has ended while its attempt went on."""
+    """A rank process that has ended while its attempt continued."""
 
     pid: int
     start: int

@@ -1,9 +1,9 @@
-"""Which rank comes last in most steps, and what that costs. Pure.
+"""Which rank is last in most steps, and what that costs. Pure.
 
-Ranks in lock-step make the same steps a second, however slow one of them is. What differs is when
-each of them comes to the same place of a step: it has its batch, begins the backward pass, has
-ended it. Each rank writes these times down, so that a look at any moment tells how much later than
-the others the last one came, or for how long they have waited for it.
+Ranks in lock-step make the same steps a second, even with a slow one among them. The difference
+is when each reaches the same place of a step: it has its batch, begins the backward pass, has
+ended it. Each rank records these times, so one reading shows how much later than the others the
+last one came, or for how long they have waited for it.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def command_of(command: tuple[str, ...], setting: Setting) -> tuple[str, ...]:
 
 
 def next_setting(trials: Sequence[Trial], levels: Levels) -> Setting | None:
-    """The next trial; None: no other could tell more."""
+    """The next trial; None: no other would help."""
     known = {trial.setting: trial for trial in trials}
     search = _search(levels)
     try:

@@ -95,7 +95,7 @@ def _refusal(finding: CheckpointFinding, state: State) -> Why | None:
     if other is not None and finding.how_checked != "recorded":
         return Why("others-write", who=other.run_id)
     if finding.before_run:
-        return Why("before-this-run")  # which began without it, or loads it by itself
+        return Why("before-this-run")  # which began without it, or loads it through its own code
     last = state.attempt
     if last is None or last.plan.checkpoint is None or finding.whole:
         return None

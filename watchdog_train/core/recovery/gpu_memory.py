@@ -84,7 +84,7 @@ def hold(claim: GpuClaim, reading: GpuReading, ours: AbstractSet[int]) -> GpuHol
             if one.pid not in ours and (need is not None or one.pid not in claim.beside)
         ]
         others += theirs
-        # Without the owners' shares a process of unknown size proves no lack of room.
+        # If the needed size is unknown, memory of unnamed processes proves no lack of room.
         if need is not None and not theirs and not any(o.device == device.index for o in mine):
             unnamed.append(device.index)
     return GpuHold(ours=tuple(mine), others=tuple(others), unnamed=tuple(unnamed))

@@ -55,7 +55,7 @@ class Case(Value):
 
     @property
     def rank_end(self) -> RankEnd | None:
-        """The rank for whose end the others waited."""
+        """The ended rank that the others waited for."""
         if not self.stalled or self.stall is None or self.stall.basis != "rank-gone":
             return None
         ends = [end for end in self.state.rank_ends if end.rank in self.stall.ranks]

@@ -29,7 +29,7 @@ PROOF_S = 60.0
 SAVE_LATE_S = 600.0
 """A request to save without a proof after this is reported as unproven."""
 AHEAD_STEPS = 3
-"""Ranks agree on a step some steps ahead: after so many the request can have been answered."""
+"""Ranks agree on a step some steps ahead: after this many the request can have been answered."""
 AHEAD_STEPS_OF_SEVERAL = 14
 """Ranks of several tasks: the request has to reach the others, and a second try is 8 ahead."""
 
