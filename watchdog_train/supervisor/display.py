@@ -117,7 +117,7 @@ class Tail:
             self._open_gate()
 
     def _take_hold_of_rotated(self, known: os.stat_result | None, newest: os.stat_result) -> None:
-        """Open the rotated file: it follows the known one, or is the first."""
+        """Open the rotated file, unless it is the known or the newest one."""
         with suppress(OSError):
             between = open_regular(self._rotated)
             rotated = os.fstat(between)

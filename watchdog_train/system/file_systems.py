@@ -97,7 +97,7 @@ def _tops(purpose: str, bases: Iterable[Path] | None) -> Iterator[Path]:
 
 
 def release_runtime_directory(path: Path, *, with_content: bool) -> None:
-    """Remove a directory of private_runtime_directory(), unless it has content that must stay."""
+    """Remove a directory of private_runtime_directory(); a non-empty one only `with_content`."""
     with suppress(OSError):
         if with_content:
             shutil.rmtree(path)

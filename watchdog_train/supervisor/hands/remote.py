@@ -110,7 +110,7 @@ class RemoteHands:
         )
 
     def _seen(self, now: float) -> a.TreeSight:
-        """Of the present attempt; gone if the agent knows our order and has no such attempt."""
+        """Of the present attempt; gone if its agent knows this leader and has no such attempt."""
         report, nothing = self._report, together((), at=now, host=self.host)
         if report is not None and report.attempt == self._present:
             return report.sight

@@ -171,7 +171,7 @@ class Sampler:
         )
 
     def _outliving(self, look: Sample, now: float) -> tuple[Outliving, ...]:
-        """What processes that outlive a success do, read again, without daemons that stay."""
+        """What processes that outlive a success do now; daemons that may stay are left out."""
         found: list[Outliving] = []
         before, self._before = self._before, {}
         for one in look.members:
