@@ -11,60 +11,38 @@ Where = Literal[
 ]
 Trouble = Literal["none", "hang", "crash"]
 
-RESTARTED = (
-    ("checkpoint_chosen", 1),
-    ("plan_made", 1),
-    ("attempt_launching", 2),
-    ("attempt_launched", 2),
-    ("resume_verified", 1),
-)
+
+def _events(told: str) -> tuple[tuple[str, int], ...]:
+    """Each with which of its kind it is: the first if nothing is said."""
+    pairs = (word.partition("#") for word in told.split())
+    return tuple((name, int(nth or 1)) for name, _, nth in pairs)
+
+
+RESTARTED = """
+    checkpoint_chosen plan_made attempt_launching#2 attempt_launched#2 resume_verified
+"""
 EVENTS: dict[Where, tuple[tuple[str, int], ...]] = {
     "early": (("", 1),),
-    "begin": (("run_started", 1),),
-    "launch": (("attempt_launching", 1), ("attempt_launched", 1), ("first_beat", 1)),
-    "train": (("first_step", 1),),
-    "ending": (("attempt_exited", 1), ("tree_gone", 1)),
-    "hang": (
-        ("suspected", 1),
-        ("stall_declared", 1),
-        ("evidence_collecting", 1),
-        ("evidence_collected", 1),
-        ("stall_explained", 1),
-        ("signalling", 1),
-        ("signalling", 2),
-        ("signalled", 1),
-        ("attempt_exited", 1),
-        ("tree_gone", 1),
-        *RESTARTED,
+    "begin": _events("run_started"),
+    "launch": _events("attempt_launching attempt_launched first_beat"),
+    "train": _events("first_step"),
+    "ending": _events("attempt_exited tree_gone"),
+    "hang": _events(
+        "suspected stall_declared evidence_collecting evidence_collected stall_explained"
+        " signalling signalling#2 signalled attempt_exited tree_gone" + RESTARTED
     ),
-    "crash": (
-        ("attempt_exited", 1),
-        ("evidence_collecting", 1),
-        ("evidence_collected", 1),
-        ("tree_gone", 1),
-        *RESTARTED,
-    ),
-    "collect": (("suspected", 1), ("evidence_collecting", 1)),
-    "restart": (("attempt_exited", 1), ("tree_gone", 1)),
+    "crash": _events("attempt_exited evidence_collecting evidence_collected tree_gone" + RESTARTED),
+    "collect": _events("suspected evidence_collecting"),
+    "restart": _events("attempt_exited tree_gone"),
 }
 """Every boundary at which a run changes hands with the disk or with the processes."""
 LONGEST_S: dict[Where, float] = {
-    "early": 0.8,
-    "begin": 0.0,
-    "launch": 0.5,
-    "train": 2.0,
-    "ending": 0.1,
-    "hang": 0.3,
-    "crash": 0.3,
-    "collect": 0.3,
-    "restart": 0.0,
-}
+    "early": 0.8, "begin": 0.0, "launch": 0.5, "train": 2.0, "ending": 0.1, "hang": 0.3,
+    "crash": 0.3, "collect": 0.3, "restart": 0.0,
+}  # fmt: skip
 TROUBLE: dict[Where, Trouble] = {
-    "hang": "hang",
-    "collect": "hang",
-    "crash": "crash",
-    "restart": "crash",
-}
+    "hang": "hang", "collect": "hang", "crash": "crash", "restart": "crash",
+}  # fmt: skip
 """What a training must run into by itself for such a moment to come."""
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support import is_alive, wait_until
+from tests.support import wait_until
 from watchdog_train.supervisor.hands.launch import KEEPER
 
 PYTHON = sys.executable
@@ -78,7 +78,3 @@ def record(
         return fields if settled or not runs else None
 
     return wait_until(written, timeout_s, f"{name} is written")
-
-
-def wait_gone(pid: int, timeout_s: float = 15.0) -> None:
-    wait_until(lambda: not is_alive(pid), timeout_s, f"process {pid} is gone")

@@ -22,7 +22,6 @@ from tests.processes.keeping import (
     keeper_argv,
     record,
     start_keeper_process,
-    wait_gone,
     write_orders,
 )
 from tests.support import REPOSITORY, children_of, interpreter, is_alive, small_disk, wait_until
@@ -226,28 +225,6 @@ def test_training_runs_on_record_or_not_at_all(tmp_path: Path, step: int) -> Non
             break
     assert outcomes == sorted(outcomes)
     assert set(outcomes) == {False, True}
-
-
-PARENT = """
-import signal, subprocess, sys
-subprocess.Popen(sys.argv[1:], start_new_session=True)
-signal.pause()
-"""
-
-
-def test_training_survives_the_death_of_the_supervisor(tmp_path: Path) -> None:
-    """SIGKILL of the keeper's parent changes nothing: output and exit status are complete."""
-    go = tmp_path / "go"
-    os.mkfifo(go)
-    orders = write_orders(tmp_path, ["sh", "-c", "echo one; read _ <go; echo two; exit 7"])
-    parent = subprocess.Popen([PYTHON, "-c", PARENT, *keeper_argv(orders)])
-    keeper_pid = record(tmp_path, "keeper.json")["keeper_pid"]
-    parent.kill()
-    parent.wait(10)
-    go.write_text("\n")
-    assert record(tmp_path, "exit.json")["code"] == 7
-    assert (tmp_path / "output.log").read_text() == "one\ntwo\n"
-    wait_gone(keeper_pid)
 
 
 ESCAPEE = """

@@ -371,22 +371,17 @@ def test_environment_of_a_first_attempt() -> None:
         layout.ENV_NO_PTRACER: "1",
     }
     env = environment_of(plan_of("x", env={"OMP_NUM_THREADS": "1"}), base)
-    assert env["HOME"] == "/home/u"
-    assert env["OMP_NUM_THREADS"] == "1"
-    assert env["SPT_NOENV"] == "1"
-    assert env[layout.ENV_RUN_ID] == "run-1"
-    assert env[layout.ENV_TOKEN] == "t0"
-    assert env[layout.ENV_SCOPE] == "host/boot"
-    assert env[layout.ENV_ATTEMPT] == "1"
-    assert env[layout.ENV_RUN_DIR] == "/runs/run-1"
-    assert env[layout.ENV_ATTEMPT_DIR] == "/runs/run-1/attempts/0001"
-    assert env[layout.ENV_SLOT_DIR] == "/dev/shm/wtrain-0-run-1"
-    assert json.loads(env[layout.ENV_SETTINGS]) == []
-    assert env[layout.ENV_NO_PTRACER] == "1", "the user's own choice"
-    assert layout.ENV_RESUME_FROM not in env
-    assert layout.ENV_RESUME_HOOK not in env
-    assert env["TORCH_FR_BUFFER_SIZE"] == "2000"
-    assert env["TORCH_FR_DUMP_TEMP_FILE"] == "/runs/run-1/attempts/0001/flight-recorder-rank"
+    expected = {
+        "HOME": "/home/u", "OMP_NUM_THREADS": "1", "SPT_NOENV": "1", layout.ENV_RUN_ID: "run-1",
+        layout.ENV_TOKEN: "t0", layout.ENV_SCOPE: "host/boot", layout.ENV_ATTEMPT: "1",
+        layout.ENV_RUN_DIR: "/runs/run-1", layout.ENV_SETTINGS: "[]",
+        layout.ENV_ATTEMPT_DIR: "/runs/run-1/attempts/0001",
+        layout.ENV_SLOT_DIR: "/dev/shm/wtrain-0-run-1", "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": "/runs/run-1/attempts/0001/flight-recorder-rank",
+        layout.ENV_NO_PTRACER: "1",  # the user's own choice
+    }  # fmt: skip
+    assert {name: env.get(name) for name in expected} == expected
+    assert not {layout.ENV_RESUME_FROM, layout.ENV_RESUME_HOOK} & env.keys()
 
 
 def test_the_users_own_recorder_settings_stay() -> None:
@@ -410,22 +405,11 @@ def test_environment_of_a_resumed_attempt(via: str) -> None:
     assert env[layout.ENV_RESUME_FROM] == "/out/checkpoint-8"
     assert json.loads(env[layout.ENV_SETTINGS]) == [{"id": "w0"}]
     assert json.loads(env[layout.ENV_RESUME_HOOK]) == {
-        "via": via,
-        "format": "hf",
-        "path": "/out/checkpoint-8",
-        "step": 8,
-        "output_dir": "/out",
-        "ordinal": 2,
-        "nth": None,
-        "recorded": False,
-        "counters": {},
-        "hold": True,
-        "signature": None,
-        "saved_at": None,
-        "saved_as": "/out/checkpoint-8",
-        "sole": False,
+        "via": via, "format": "hf", "path": "/out/checkpoint-8", "step": 8, "output_dir": "/out",
+        "ordinal": 2, "nth": None, "recorded": False, "counters": {}, "hold": True,
+        "signature": None, "saved_at": None, "saved_as": "/out/checkpoint-8", "sole": False,
         "unkept": False,
-    }
+    }  # fmt: skip
 
 
 def test_detached_run_has_no_terminal() -> None:

@@ -379,15 +379,6 @@ def test_stop_of_an_ended_run(tmp_path: Path) -> None:
     assert "has ended already" in run_wtrain("save", RUN_ID, cwd=tmp_path).check(78).stderr
 
 
-def rank_slot(slot_dir: Path, pid: int, *, can_save: bool) -> None:
-    """The slot of a rank that trains."""
-    write_slot(
-        slot_dir, pid, W_START=current().identity(pid).start, W_ROLE=layout.ROLE_RANK, W_RANK=1,
-        W_ATTEMPT=1, W_PHASE=layout.PHASE_TRAIN, W_OPTIMIZER_STEPS=321,
-        W_CAN_BE_ASKED=int(can_save),
-    )  # fmt: skip
-
-
 def test_save_with_the_supervisor_dead(tmp_path: Path) -> None:
     """Nobody could take the request, or tell what became of it."""
     slot_dir = tmp_path / "slots"
@@ -396,7 +387,11 @@ def test_save_with_the_supervisor_dead(tmp_path: Path) -> None:
     make_run(tmp_path, "supervisor_died", slot_dir=str(slot_dir), pid=2**22 - 3, **here())
     training = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        rank_slot(slot_dir, training.pid, can_save=True)
+        write_slot(
+            slot_dir, training.pid, W_START=current().identity(training.pid).start, W_RANK=1,
+            W_ROLE=layout.ROLE_RANK, W_ATTEMPT=1, W_PHASE=layout.PHASE_TRAIN,
+            W_OPTIMIZER_STEPS=321, W_CAN_BE_ASKED=1,
+        )  # fmt: skip
         status = run_wtrain("status", RUN_ID, cwd=tmp_path).check(4)
         assert "the training is alive" in " ".join(status.stdout.split())
         assert "step 321" in status.stdout

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core import builders as b
 from watchdog_train.core import events as e
 from watchdog_train.core.fold.evolve import evolve, replay
 from watchdog_train.core.fold.state import State
@@ -17,19 +18,7 @@ from watchdog_train.store.event_log import EventLog
 from watchdog_train.store.log_reading import read_events
 
 HISTORY: tuple[e.AnyEvent, ...] = (
-    e.RunStarted(
-        run_id="train-20261121-231005-a3f9",
-        name="train",
-        boot_id="b",
-        host="h",
-        pid=1,
-        start=2,
-        argv=("python", "caf\u00e9.py"),
-        cwd="/w",
-        run_dir="/w/r",
-        slot_dir=None,
-        wtrain_version="0",
-    ),
+    msgspec.structs.replace(b.RUN_STARTED, argv=("python", "caf\u00e9.py")),
     e.FirstBeat(rank=0, pid=3, after_s=1.5),
     e.Progress(
         progress=RunProgress(step=7, loss=0.25),

@@ -10,45 +10,28 @@ from tests.properties.process_table import KILL, TERM, SimulatedTable, Step, Sto
 from watchdog_train.core import events as e
 from watchdog_train.core.model import ProcessId
 
-CASES: dict[str, list[Step]] = {
-    "a child of a dead parent": [
-        Step("spawn"),
-        Step("spawn", 1),
-        Step("look"),
-        Step("end", 1),
-        Step("look"),
-    ],
-    "an orphan whose parent was never seen": [Step("spawn"), Step("spawn", 1), Step("end", 1)],
-    "an orphan that hides its token": [
-        Step("spawn"),
-        Step("hidden", 1),
-        Step("look"),
-        Step("end", 1),
-        Step("look"),
-    ],
-    "the root is gone": [Step("hidden"), Step("spawn"), Step("look"), Step("end", 0)],
-    "a pid comes again": [Step("spawn"), Step("look"), Step("end", 1), Step("reuse")],
-    "a pid comes again unseen, as a copy": [
-        Step("spawn"),
-        Step("look"),
-        Step("end", 1),
-        Step("reuse", how="copied-token"),
-        Step("look"),
-    ],
-    "a pid comes again, as another user": [
-        Step("spawn"),
-        Step("look"),
-        Step("end", 1),
-        Step("reuse", how="other-user"),
-    ],
-    "tokens that prove nothing": [
-        Step("bystander", how="copied-token"),
-        Step("bystander", how="other-user"),
-        Step("bystander"),
-        Step("look"),
-    ],
-    "a helper and one that is deaf": [Step("helper"), Step("deaf"), Step("spawn", 2)],
+TOLD = {
+    "a child of a dead parent": "spawn, spawn 1, look, end 1, look",
+    "an orphan whose parent was never seen": "spawn, spawn 1, end 1",
+    "an orphan that hides its token": "spawn, hidden 1, look, end 1, look",
+    "the root is gone": "hidden, spawn, look, end 0",
+    "a pid comes again": "spawn, look, end 1, reuse",
+    "a pid comes again unseen, as a copy": "spawn, look, end 1, reuse 0 copied-token, look",
+    "a pid comes again, as another user": "spawn, look, end 1, reuse 0 other-user",
+    "tokens that prove nothing": (
+        "bystander 0 copied-token, bystander 0 other-user, bystander, look"
+    ),
+    "a helper and one that is deaf": "helper, deaf, spawn 2",
 }
+
+
+def step(words: str) -> Step:
+    """The kind, whom of the living it is about, and what it shows."""
+    kind, which, how = (*words.split(), *("", "0", "plain")[len(words.split()) :])
+    return Step(kind, int(which), how)  # type: ignore[arg-type]
+
+
+CASES = {name: [step(words) for words in told.split(", ")] for name, told in TOLD.items()}
 """The same are played with real processes, in tests/processes/test_identity.py."""
 SEQUENCES: tuple[e.KillSequence, ...] = ("hang", "now", "sweep")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import REPOSITORY, interpreter
+from tests.support import REPOSITORY, interpreter, run_command
 from watchdog_train.client.libraries import HOOKS
 
 pytestmark = pytest.mark.slow
@@ -60,21 +59,12 @@ CASES = {
 
 
 def run(*words: str | Path, timeout_s: float = 600.0) -> str:
-    """The output of a command that must succeed."""
+    """What a command that must succeed says."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        words,
-        cwd=REPOSITORY,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    if "No matching distribution found" in done.stdout:
-        pytest.skip(done.stdout.strip().splitlines()[-1])
-    assert done.returncode == 0, done.stdout[-8000:]
+    done = run_command(words, cwd=REPOSITORY, env=environment, timeout_s=timeout_s, code=None)
+    if "No matching distribution found" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
     return done.stdout
 
 
