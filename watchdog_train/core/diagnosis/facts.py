@@ -102,7 +102,7 @@ class ProcessEvidence(Value):
     """A loop that only polls for an event, while no thread of the process works."""
     ended: EndFact | None = None
     exception: ExceptionFact | None = None
-    """The last uncaught exception, if its thread lives on."""
+    """The last uncaught exception of the process; of one of its threads if none has ended it."""
     died: ExceptionFact | None = None
     """The exception that ended a thread of this process since its last progress."""
     part: int = 0

@@ -33,11 +33,8 @@ def across_of(state: State) -> Across | None:
     task, launcher = state.task, state.launcher
     if task is None or task.kind != "node" or launcher is None:
         return None
-    return launcher.across if _can_be_told(launcher.across) else None
-
-
-def _can_be_told(across: Across | None) -> bool:
-    return across is not None and across.backend in ("", "c10d", "static")
+    across = launcher.across
+    return across if across is not None and across.backend in ("", "c10d", "static") else None
 
 
 def first_port(across: Across) -> int | None:
