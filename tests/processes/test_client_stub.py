@@ -125,9 +125,7 @@ print("watchdog_train.client.imports" in sys.modules, sys.stdout.line_buffering)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["script.py"]
 
 
-IMPORTS_ALLOWED = {
-    "sitecustomize", "mmap", "faulthandler", "atexit", "_signal", "fcntl",
-}  # fmt: skip
+IMPORTS_ALLOWED = {"sitecustomize", "mmap", "faulthandler", "atexit", "_signal", "fcntl"}
 
 
 def test_start_and_first_beat_import_next_to_nothing(training: Training) -> None:
@@ -185,9 +183,8 @@ def test_output_and_exit_code_are_the_same_with_us(training: Training, broken: s
     without = run_script(
         training.root, OUTPUT, env=plain_environment() | {"PYTHONPATH": str(PACKAGE.parent)}
     )
-    assert with_us.stdout == without.stdout == "out\n"
-    assert with_us.stderr == without.stderr == "err\n"
-    assert with_us.returncode == without.returncode == 3
+    for done in (with_us, without):
+        assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
 
 
 def test_no_slot_on_a_tmpfs_without_room(training: Training) -> None:

@@ -72,9 +72,8 @@ def test_a_plain_loop_is_seen(training: Training) -> None:
     """Optimizer steps, backward passes, batches, saves and the phase are in the slot."""
     words = training.json(PLAIN + SHOW, "0")
     assert words[layout.W_MAGIC] == layout.MAGIC
-    assert words[layout.W_OPTIMIZER_STEPS] == 4
-    assert words[layout.W_MICRO_BATCHES] == 4
-    assert words[layout.W_BATCHES] == 4
+    counts = (layout.W_OPTIMIZER_STEPS, layout.W_MICRO_BATCHES, layout.W_BATCHES)
+    assert [words[count] for count in counts] == [4, 4, 4]
     arrivals = [words[word] for word in layout.ARRIVAL_WORDS]
     assert 0 < arrivals[0] < arrivals[1] < arrivals[2] < words[layout.W_LAST_BEAT_NS]
     assert words[layout.W_SAVES_BEGUN] == words[layout.W_SAVES_ENDED] == 1

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from tests.processes.collecting import collect_tree, fake_pyspy, request_for, state_of
-from tests.support import end_process, start_program, wait_until, write_slot
+from tests.support import end_process, run_command, start_program, wait_until, write_slot
 from watchdog_train.client import layout
-from watchdog_train.core.model import Member
+from watchdog_train.core.model import ExitStatus, Member
 from watchdog_train.evidence import pyspy
 from watchdog_train.evidence.bundle import read_bundle
 from watchdog_train.evidence.collect import collect
@@ -173,13 +173,11 @@ def test_the_fault_handler_is_asked_only_before_a_kill(
     """Registered: stacks without ptrace. A slot that only claims it, or is that of an earlier
     process with this pid: no signal, and it lives on.
     """
-    code = (
-        HANDLER if registered else HANDLER.replace("faulthandler.register", "(lambda *a, **k: 0)")
-    )
+    register = "faulthandler.register" if registered else "(lambda *a, **k: 0)"
+    code = HANDLER.replace("faulthandler.register", register)
     dump = tmp_path / "dump.txt"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(dump)], stdout=subprocess.PIPE, text=True
-    )
+    argv = [sys.executable, "-c", code, str(dump)]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         who = current().identity(process.pid)
@@ -219,11 +217,8 @@ def test_an_unwritable_run_directory_keeps_the_bundle_in_staging(tmp_path, sleep
     """Evidence is never lost to a run directory that cannot be written."""
     blocked = tmp_path / "file"
     blocked.write_text("")
-    request = request_for(
-        tmp_path,
-        [Member(pid=sleeper.pid, start=0, role="rank", rank=0)],
-        out_dir=str(blocked / "stalls"),
-    )
+    members = [Member(pid=sleeper.pid, start=0, role="rank", rank=0)]
+    request = request_for(tmp_path, members, out_dir=str(blocked / "stalls"))
     result = collect(request)
     assert result.dir == request.staging_dir
     assert read_result(request) == result
@@ -258,8 +253,6 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path, monkeypatch):
 
     Nor is there anybody for a second look, for which the next attempt would wait.
     """
-    from watchdog_train.core.model import ExitStatus
-
     monkeypatch.setattr("watchdog_train.evidence.collect._APART_S", 60.0)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -270,15 +263,10 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path, monkeypatch):
         file.write(
             b"\nHF_TOKEN=hf_abcdefghijklmnopqrstuv\ntorch.OutOfMemoryError: CUDA out of memory\n"
         )
-    request = request_for(
-        tmp_path,
-        [
-            Member(pid=gone.pid, start=0, role="rank"),
-            Member(pid=os.getpid(), start=0, role="keeper"),
-        ],
-        told={"why": "crash", "exit": ExitStatus(code=1, signal=None, how_known="keeper")},
-        log_files=(str(log),),
-    )
+    rank, keeper = (gone.pid, "rank"), (os.getpid(), "keeper")
+    members = [Member(pid=pid, start=0, role=role) for pid, role in (rank, keeper)]
+    told = {"why": "crash", "exit": ExitStatus(code=1, signal=None, how_known="keeper")}
+    request = request_for(tmp_path, members, told=told, log_files=(str(log),))
     started = time.monotonic()
     result = collect(request)
     assert time.monotonic() - started < 3
@@ -289,15 +277,11 @@ def test_a_crash_is_told_from_its_output_and_status(tmp_path, monkeypatch):
 def test_a_dump_of_its_own_shell_leaves_itself_out(tmp_path):
     """Whoever looks at the shell it was started from is no rank of that shell's training."""
     wtrain = f'"{sys.executable}" -m watchdog_train dump --pid $$ --json; exit $?'
-    done = subprocess.run(
-        ["sh", "-c", wtrain], cwd=tmp_path, capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = json.loads(run_command(["sh", "-c", wtrain], cwd=tmp_path).stdout)
     (process,) = answer["processes"]
     assert process["role"] == "other"
     show = [sys.executable, "-m", "watchdog_train", "show", "--json"]
-    shown = subprocess.run(show, cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    shown = run_command(show, cwd=tmp_path)
     assert json.loads(shown.stdout)["dir"] == answer["dir"], "it is the newest there is here"
 
 

@@ -219,14 +219,9 @@ def main():
 @pytest.mark.parametrize(
     ("line", "state", "stays"),
     [
-        (0, "S", True),
         (0, "X", False),
-        (4, "S", None),
-        (6, "S", None),
-        (8, "S", True),
-        (11, "S", True),
-        (12, "S", True),
-        (13, "S", None),
+        *((line, "S", True) for line in (0, 8, 11, 12)),
+        *((line, "S", None) for line in (4, 6, 13)),
     ],
 )
 def test_who_handles_an_exception_has_not_failed(

@@ -111,16 +111,9 @@ class Scene:
         return self.observe(state).trees[0].exit
 
     def write_keeper(self, *, runs: bool = True) -> None:
-        launched = self.launched
-        record = {
-            "keeper_pid": launched.keeper_pid,
-            "keeper_start": launched.keeper_start,
-            "pid": launched.pid,
-            "start": launched.start,
-            "error": None,
-            "started_at": 1.0,
-            "runs": runs,
-        }
+        names = ("keeper_pid", "keeper_start", "pid", "start")
+        who = {name: getattr(self.launched, name) for name in names}
+        record = {**who, "error": None, "started_at": 1.0, "runs": runs}
         (self.directory.attempt(1) / "keeper.json").write_text(json.dumps(record))
 
     def write_exit(self) -> None:

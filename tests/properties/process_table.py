@@ -90,13 +90,10 @@ class Story:
         self.tree = ProcessTree(
             table.system, token=table.token, scope=SCOPE, helpers=table.own_children
         )
-        keeper = table.keeper
-        self.tree.seed(
-            (
-                Member(pid=keeper.pid, start=keeper.start, role="keeper", name="keeper"),
-                Member(pid=table.root.pid, start=table.root.start, role="other", ppid=keeper.pid),
-            )
-        )
+        keeper, root = table.keeper, table.root
+        keeps = Member(pid=keeper.pid, start=keeper.start, role="keeper", name="keeper")
+        kept = Member(pid=root.pid, start=root.start, role="other", ppid=keeper.pid)
+        self.tree.seed((keeps, kept))
 
     def living(self) -> list[ProcessId]:
         return [who for who in self.ours if self.table.alive(who)]

@@ -336,13 +336,9 @@ class World(Machine):
                 yield from self._signal(action)
             case a.AskStop():
                 self.sequence += 1
-                yield e.StopAsked(
-                    sequence=self.sequence,
-                    can_be_asked=action.can_be_asked,
-                    why=action.why,
-                    step=action.step,
-                    expects_save=action.expects_save,
-                )
+                names = ("can_be_asked", "why", "step", "expects_save")
+                told = {name: getattr(action, name) for name in names}
+                yield e.StopAsked(sequence=self.sequence, **told)
                 attempt = self.attempts[-1]
                 if not attempt.hung and attempt.root.alive and attempt.root.state == "S":
                     if action.expects_save:
