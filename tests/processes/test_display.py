@@ -310,8 +310,7 @@ def test_shared_terminal_keeps_its_settings(screen: Screen) -> None:
     """Our descriptors stay blocking: the shell and the training share them."""
     screen.write(b"text")
     assert screen.drain()
-    assert os.get_blocking(screen.stdout)
-    assert os.get_blocking(screen.stderr)
+    assert all(os.get_blocking(fd) for fd in (screen.stdout, screen.stderr))
 
 
 def test_descriptor_that_somebody_made_nonblocking(screen: Screen) -> None:
