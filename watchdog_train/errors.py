@@ -48,6 +48,7 @@ class WtrainError(Exception):
         self.exit_code = exit_code
 
     def render(self) -> str:
+        """The text for a terminal, several lines, no trailing newline."""
         lines = [f"error: {self.reference}"]
         lines += [f"  {line}" for line in (self.context or "").splitlines()]
         lines += [f"  {line}" for line in self.message.splitlines()]

@@ -163,7 +163,7 @@ _HELD = _inherited()
 
 
 class _Place:
-    """Where a file is opened: a name, the folder it is relative to, and its required owner.
+    """Where a file is opened: a name, the folder it is relative to, and its permitted owners.
 
     Both are None outside of held directories. No generator: it is entered for every slot.
     """

@@ -1,6 +1,6 @@
 """`wtrain attach`: show a run as if it had been started in this terminal.
 
-Must not signal, stop or ask the run: Ctrl-C here concerns only this command.
+Must not signal or stop the run, nor send it a request: Ctrl-C here concerns only this command.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class EventWatch:
         self._offset = 0
         self._rest = b""
         self._ahead: deque[tuple[AnyEvent, State]] = deque()
+        """Read, but not yet returned by wait()."""
         self._looked = 0.0
         self._free_looks = 0
         self.state = State()

@@ -200,7 +200,7 @@ def _namespace(attempt):
 
 
 def _within(limit_s, act, *arguments):
-    """The result of `act`; raises if it takes longer than the limit."""
+    """The result of `act`; raises TimeoutError if it takes longer than the limit, or fails."""
     answers: list = []
     done = _thread.allocate_lock()
     done.acquire()

@@ -10,7 +10,7 @@ from collections import deque
 from watchdog_train.client import notes, phases, settings, slot
 
 ID = "skip-bad-batches"
-# The machine or the process is short of it: the next batch would fail, too.
+# Texts of errors of the machine or the process, not of a batch: the next one would fail, too.
 _NOT_OF_A_BATCH = (
     "CUDA error", "HIP error", "Cannot re-initialize CUDA", "CUBLAS", "cuDNN", "NCCL", "bus error",
     "Too many open files", "No space left on device", "Cannot allocate memory",
@@ -22,7 +22,7 @@ _skipped = 0
 
 
 class _Epoch:
-    """One pass over a loader: its batches so far."""
+    """One pass over a loader: counts of its batches, and the last skipped error."""
 
     def __init__(self, refused=False):
         self.asked = deque()  # type: deque
@@ -71,7 +71,8 @@ class _Epoch:
     def ends(self, lost=False):
         """No more batches: True if the last good one must be given once more.
 
-        `lost`: the skipped error may have ended the epoch early.
+        Raises the last skipped error if no batch was good, or if it may have ended the epoch early
+        (`lost`).
         """
         error, self.error = self.error, None  # its traceback leads to the iterator
         if error is not None and (not self.good or (lost and self.just_skipped)):

@@ -72,7 +72,7 @@ def listens():
 
 
 def all_ranks_are_here():
-    """All ranks are on this machine, by a framework; a launcher's variables may not show it."""
+    """For a framework that knows it; the variables of a launcher may not show it."""
     global _together
     _together = True
 

@@ -16,7 +16,7 @@ _MOST_FRAMES = 64
 
 # The outermost frame while a script runs.
 _SCRIPTS = ("<module>", "_run_module_as_main")
-# More seconds in the same handler are no pause.
+# This many pulses (one a second) in the same handler are more than a pause.
 _PULSES = 3
 
 _armed: set = set()

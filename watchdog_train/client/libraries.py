@@ -73,6 +73,7 @@ QUICK = (
 
 
 def version_of(library):
+    """The `__version__` of an imported library, None if it is not imported or has none."""
     if library == "python":
         return sys.version.split(" ")[0]
     return getattr(sys.modules.get(library), "__version__", None)

@@ -173,7 +173,7 @@ def _may_speak():
 
 
 def _add(name, mark):
-    """Replace the last entry of this name; None inside a place of this name."""
+    """A new entry, which replaces the one of this name; None inside a place of this name."""
     name = str(name)[:_LONGEST_NAME]
     times = 1
     for entry in _entries:

@@ -6,8 +6,8 @@ import sys
 from watchdog_train.client import layout as L  # noqa: N812
 from watchdog_train.client import notes, resume, slot
 
-# The phase after one that was entered while idle: set while a task of a service runs, which may be
-# no training and wait for anything, until it does what belongs to a training.
+# leave() returns to this phase if its phase was entered while idle. Set while a task of a service
+# runs: until it does what belongs to a training, it may be none and wait for anything.
 after_idle = None  # type: int | None
 _unseen: list = []
 
@@ -25,7 +25,7 @@ def enter(number):
     """Enter a phase for a while; the token for leave(), None when there is nothing to restore.
 
     Only the thread that trains has a phase: a save in the background must not hide that the
-    training stands.
+    training makes no progress.
     """
     if not slot.supervised or _thread.get_ident() != slot.owner:
         return None

@@ -161,7 +161,7 @@ def _pulse(wake, gone, words, generation):
 
 
 def own_signals():
-    """USER_SIGNALS with a handler of the script: they may be sent to wake it."""
+    """A bit for each of USER_SIGNALS that code of the script handles: it may be sent to wake it."""
     found = 0
     for bit, name in enumerate(L.USER_SIGNALS):
         number = getattr(_signal, name, None)

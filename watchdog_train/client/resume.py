@@ -215,7 +215,7 @@ def _numbers(path, wanted):
 
 @slot.harmless
 def hold_save():
-    """Once, before a save of a training that began again: the supervisor is about to stop it."""
+    """Wait, once, before a save of a training that began again: the supervisor will stop it."""
     global _held
     if not _held and slot.words[L.W_BEGAN_ANEW] and order().get("hold"):
         _held = True
@@ -315,8 +315,8 @@ def load_begins(source):
 def load_ended(found):
     """The checkpoint was read without an exception.
 
-    For a script that is given the path by an argument, its step is added to the script's own count
-    of optimizer steps, which begins again at zero. That it resumed is not proven by it.
+    For a script that is given the path by an argument, the checkpoint's step is added to its count
+    of optimizer steps, which begins again at zero. That it resumed is not proven by the load.
     """
     global _settled
     if found:
@@ -348,7 +348,7 @@ def _is_wanted(source, wanted):
 
 
 def _loaded_name():
-    """A file by which other processes of this attempt, such as the script's next command, know it.
+    """A file that tells other processes of this attempt (a script's next command) of the load.
 
     One that trains something else counts from its start, and one that only saves has read nothing.
     """

@@ -135,6 +135,7 @@ def _multiprocessing_child(argv):
 
 
 def number(name):
+    """A variable of the environment as a number that is not negative, else None."""
     return _first(os.environ.get(name))
 
 

@@ -258,7 +258,7 @@ def append_file(folder, kind, data, most_bytes):
 
 
 def claim(name):
-    """Whether this is the first process that asks for a name; also if that is unknown."""
+    """True in the first process that asks for a name, and if no file can be made."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
     try:
         os.close(os.open(os.path.join(slot_dir, name), flags, 0o600))
@@ -280,6 +280,7 @@ def map_file(descriptor, size, **access):
 
 
 def also_unlink(path):
+    """A socket, which is removed together with the slot."""
     _last_words.socket = path
 
 

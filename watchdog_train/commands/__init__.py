@@ -27,6 +27,7 @@ class Order(Value):
     """For each."""
     cwd: str
     out: str = ""
+    """File for the answer."""
 
     @property
     def within_s(self) -> float:

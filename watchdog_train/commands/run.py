@@ -1,8 +1,8 @@
 """The process that runs commands: `python -m watchdog_train.commands.run ORDER-FILE`.
 
-The deadline of a command holds for its descendants, too. Then the process group is killed, and
-every descendant by its pid and start time. On Linux this process adopts descendants that have
-left the group, so they are found; elsewhere one with a session of its own is not.
+The deadline of a command holds for its descendants, too. At the deadline each of them is killed, by
+its pid and start time. On Linux this process adopts descendants whose parent has exited, so they
+are found; elsewhere they are not.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _why(code: int | None, late: int, deadline_s: float) -> Why | None:
 
 
 class _Tail:
-    """The end of an output; reads until its last writer has exited."""
+    """The end of an output; reads until its last writer has closed it."""
 
     def __init__(self) -> None:
         self._kept = b""

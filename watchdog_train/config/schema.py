@@ -49,6 +49,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """What it is and why the default is what it is."""
     above: float | None = None
+    """Values must be larger; `least` and `most` are allowed values."""
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()

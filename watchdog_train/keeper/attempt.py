@@ -119,7 +119,7 @@ def _start(
     known.update(started_at=time.time(), pid=None, start=None, error=None, runs=False)
 
     def announce(pid: int) -> None:
-        """Nothing runs that is not on record: after our death it is looked for by that."""
+        """Nothing runs that is not on record: the record is how it is found after our death."""
         known.update(pid=pid, start=_start_of(pid, orders))
         if not forked.fill(known, patience_s=0.0):
             raise OSError(errno.EIO, "cannot be recorded", forked.name)

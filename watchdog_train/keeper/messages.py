@@ -31,7 +31,7 @@ class Record:
         self._store(b"")
 
     def fill(self, values: dict[str, Any], patience_s: float = PATIENCE_S) -> bool:
-        """Publish it, with retries every second if the disk refuses; whether it is published."""
+        """Publish it, with retries every second for `patience_s`; False if it was refused."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -92,7 +92,7 @@ class Wake:
             os.set_blocking(fd, False)
 
     def ring(self) -> None:
-        """There is output to read; nothing is added to a pipe that has no reader.
+        """There is output to read; nothing is added to a full pipe, whose reader does not read.
 
         A pipe counts as full when its last page is begun: the rest of that page is the exit's.
         """

@@ -91,7 +91,7 @@ class CappedFile:
         return written
 
     def open(self) -> None:
-        """Before anything is written: a display still has it when its folder is gone."""
+        """Before anything is written: a reader opens it, and keeps it when its folder is gone."""
         with suppress(OSError):
             self._open()
 

@@ -24,7 +24,7 @@ SCAN_EVERY_S = 0.5  # looking for adopted zombies reads all of /proc
 LOOK_EVERY_S = 60.0  # without a SIGCHLD
 HERD_S = 0.04  # deaths come in herds; deaths of this moment stay pending
 FAILURE_BYTES = 65536
-DEAF_TO = [  # signals for the training
+DEAF_TO = [  # meant for the training, so ignored here
     getattr(signal, name)
     for name in (
         *("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP"),
@@ -145,7 +145,7 @@ class Training:
 
 
 def prepare(*, adopt_orphans: bool) -> None:
-    """Ignore signals for the training, and adopt its orphans if possible."""
+    """Ignore the signals that are meant for the training, and adopt its orphans if possible."""
     for number in DEAF_TO:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":

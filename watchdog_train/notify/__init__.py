@@ -34,6 +34,7 @@ class Order(Value):
     url: str
     message: Message
     out: str = ""
+    """File for the answer."""
 
 
 class Answer(Value):

@@ -26,7 +26,7 @@ _WORDS = struct.Struct(f"={layout.C_WAITS}Q{layout.WAITS_BYTES}s")
 
 
 def vitals_in(slot_dir: Path | None) -> Vitals | None:
-    """By the slot directory of a run; None where there is no page."""
+    """read_vitals() by the slot directory of a run; None without a readable page."""
     with suppress(OSError):
         return read_vitals(slot_dir / layout.CONTROL_FILE) if slot_dir is not None else None
     return None
@@ -96,7 +96,8 @@ class ControlPage:
     def open(cls, path: Path) -> ControlPage:
         """Map the page of a live run.
 
-        FileNotFoundError: there is no page. ValueError: another version. OSError: cannot be opened.
+        FileNotFoundError: there is no page. ValueError: it is no control page of this version.
+        OSError: it cannot be opened.
         """
         descriptor = open_regular(path, os.O_RDWR)
         if os.fstat(descriptor).st_size != layout.CONTROL_BYTES:
@@ -124,7 +125,7 @@ class ControlPage:
         return self._next(layout.C_DUMP_REQUEST)
 
     def begin_attempt(self, tasks: int = 1) -> None:
-        """Before a launch of `tasks` tasks: requests so far were for earlier attempts."""
+        """Before a launch: requests so far were for earlier attempts. `tasks`: those of the job."""
         for request, base in _REQUESTS:
             self._store({base: self.word(request)})
         self._store({layout.C_TASKS: tasks})

@@ -280,7 +280,7 @@ def _close(fd: int) -> None:
 def last_event(path: Path, size: int) -> tuple[int, int, bytes]:
     """Number of the last event, size up to its end, and the torn rest.
 
-    WtrainError: the last complete line is no event.
+    WtrainError: too large, of another version, or its last complete line is no event.
     """
     if size > MAX_LOG_BYTES:
         raise too_large(path, size)
@@ -363,7 +363,7 @@ class Spill:
             self.trouble = error.strerror or str(error)
 
     def drop(self) -> None:
-        """The log has everything."""
+        """Remove the file: the log has everything."""
         if self._seq and self.path is not None:
             with contextlib.suppress(OSError):  # harmless where it stays: readers skip its events
                 self.path.unlink(missing_ok=True)

@@ -159,7 +159,7 @@ class Claims(Value):
 
 
 def claims_directory(run_id: str, *, make: bool) -> Path | None:
-    """A folder for all runs of this user, in any session."""
+    """The folder of a run's claims, next to those of all runs of the user, in any session."""
     return private_runtime_directory(CLAIMS_PURPOSE, run_id, make=make, bases=shared_bases())
 
 

@@ -45,7 +45,7 @@ def post(run: RunDirectory, kind: Literal["stop", "stop_now", "save", "dump"], b
 def take(run: RunDirectory) -> list[Request]:
     """The requests that wait, oldest first; each is given out once.
 
-    Other files, and files of another user, are removed too, or they would be read every turn.
+    A file that holds no request, or is another user's, is removed too: it would be read every turn.
     """
     taken: list[Request] = []
     for name in _waiting(run)[:_MAX_AT_ONCE]:

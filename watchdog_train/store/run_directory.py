@@ -1,4 +1,7 @@
-"""Make the directory of a new run, and resolve references to runs; does not read their files."""
+"""Make the directory of a new run, and resolve references to runs.
+
+Must not interpret the files of a run.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +176,7 @@ def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
 def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
     """The run for commands that act: without a reference the only live run here.
 
-    WtrainError: unknown, of another user, several live runs here, or only elsewhere.
+    WtrainError: unknown, of another user, a copy, or without a reference not one live run here.
     """
     run = resolve(run_ref, runs_dir) if run_ref else _only_live_one(runs_dir or default_runs_dir())
     run.hold()

@@ -1,4 +1,7 @@
-"""Paths of the files of a run, and the runs of a place; neither makes nor interprets files."""
+"""Paths of the files of a run, the runs of a place, and how a run differs from a copy of it.
+
+Makes no file but identity.json, and does not interpret the others.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from watchdog_train.whole_files import read_json, replace_json
 
 RUNS_DIR = "wtrain-runs"
 AGENTS = ".agents"
-"""In the directory of the runs: a directory for each agent, until the leader has its data."""
+"""In the directory of the runs: the run directories of agents. The leader's run has their data."""
 LATEST = "latest"
 TIMES_SUFFIX = ".times"
 """A file next to a captured stream: when the keeper had written how much of it."""
@@ -244,7 +247,7 @@ def _mark(run_dir: Path) -> tuple[int, ...]:
 
 
 def _in_use(run_dir: Path) -> Iterator[Path]:
-    """Working directories of living processes that the files of this directory name."""
+    """Run directories in which the supervisor and keeper recorded here have files open."""
     from watchdog_train.system import current  # without an identity no system is needed
 
     system = current()

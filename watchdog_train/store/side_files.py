@@ -17,7 +17,7 @@ from watchdog_train.store.slots import read_note
 
 WHY_CAP = 500
 NOT_RESUMED = "not resumed: "
-"""Prefix of the client's notes about it."""
+"""Prefix of the client's notes about a checkpoint that was not resumed from."""
 MOST_OPTIONS = 4
 _OPTION = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_.-]{0,79}(=[a-z]{1,20}| \{checkpoint\})?")
 """What may be shown as a part of a command."""
@@ -26,6 +26,8 @@ _STATUSES: tuple[Literal["skipped", "failed"], ...] = ("skipped", "failed")
 
 
 class SideFiles:
+    """Of one attempt at a time; forget() before the next."""
+
     def __init__(self, slot_dir: Path | None) -> None:
         self._slot_dir = slot_dir
         self._known: dict[int, tuple[MemberSample, Note]] = {}
@@ -75,6 +77,7 @@ class SideFiles:
         return tuple(sorted(found, key=lambda each: (each.rank, each.pid)))
 
     def hooks(self) -> tuple[HookReport, ...]:
+        """The hooks that a process could not arm; at most 32."""
         found: list[HookReport] = []
         for member, note in self._known.values():
             for hook, said in note.hooks.items():
@@ -124,7 +127,7 @@ class SideFiles:
         return found[-1][:WHY_CAP] if found else None
 
     def settings(self, sample: Sample, attempt: AttemptRecord | None) -> tuple[SettingReport, ...]:
-        """Settings of the plan that are not in effect yet, as training processes report."""
+        """Reports of training processes on settings that are not recorded as in effect yet."""
         if attempt is None or self._slot_dir is None or not attempt.launched:
             return ()
         wanted = {str(setting.get("id")) for setting in attempt.plan.in_process}

@@ -25,9 +25,10 @@ def older_part(path: Path) -> Path:
 
 
 class TraceFile:
-    """Writes a run's trace on the thread of `beside`, which is False when it is too busy.
+    """Writes a run's trace; `append` is called by the loop and does not write itself.
 
-    The cap counts the older part, too.
+    `beside` runs a function on the thread that writes to the run directory; it returns False when
+    too much waits there. The cap counts the older part, too.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class TraceFile:
 
 
 def trace_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a trace, the older part of a run's trace first; WtrainError: unreadable.
+    """The lines of a trace, the older part of the trace first; WtrainError: missing or unreadable.
 
     Memory does not grow with the file: a line of more than 1 MiB comes in pieces.
     """

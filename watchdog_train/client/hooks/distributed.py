@@ -47,7 +47,7 @@ def _joining(module, original):
     names = inner.__code__.co_varnames[: inner.__code__.co_argcount]
 
     def init_process_group(*args, **kwargs):
-        # Also before: in the rendezvous a rank may wait for the others without an end.
+        # The rank is set before the call, too: in its rendezvous a rank may wait without an end.
         try:
             given = dict(zip(names, args), **kwargs)  # noqa: B905 - of Python 3.10
             rank, local_rank, world = roles.group_rank(given)

@@ -19,12 +19,12 @@ _home = [None]
 
 
 def remember_home(trainer):
-    """Record the training's identity before Lightning creates version directories."""
+    """Record home_of() before Lightning creates the version directories of this start."""
     trainer._wtrain_home = _find_home(trainer)
 
 
 def home_of(trainer):
-    """The training's identity; also records whose the next saves are."""
+    """The directory that identifies the training; the next saves are recorded as its own."""
     home = getattr(trainer, "_wtrain_home", None) or _find_home(trainer)
     _home[0] = home
     return home
@@ -40,7 +40,7 @@ def _find_home(trainer):
 
 
 def _dirpath(trainer):
-    """That of the first callback with a directory, None without one."""
+    """The directory of the first checkpoint callback that has one, else None."""
     found = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
     return next((os.fspath(directory) for directory in found if directory), None)
 
@@ -93,7 +93,7 @@ _YES = ("1", "y", "yes", "true")
 
 
 def prepare(bound, path, package):
-    """Make the call of fit() load this checkpoint where that is safe, by its weights_only.
+    """Make the call of fit() load this checkpoint where that is safe, by its argument weights_only.
 
     False where fit() would refuse the checkpoint: then it must not be handed over.
     """

@@ -54,7 +54,7 @@ def counted(trainer):
 
 
 def begins(trainer):
-    """The checkpoint and the data are loaded: the first batch comes next."""
+    """The checkpoint is loaded and the data is set up: the first batch comes next."""
     global _fit
     words = slot.words
     milestones.end(_preparing.pop() if _preparing else None)

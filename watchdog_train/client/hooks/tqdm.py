@@ -128,7 +128,7 @@ def _give_up(words):
 
 
 def _counts_steps(bar, key, steps):
-    """Whether it is the only bar and has moved by one for each of the newest steps."""
+    """Whether it is the outermost bar and has moved by one for each of the newest steps."""
     total = bar.total
     if type(total) is not int or not 1 < total < 1 << 40 or not 0 <= bar.n <= total:
         return False

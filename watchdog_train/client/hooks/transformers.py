@@ -103,7 +103,7 @@ def _begin(trainer, original, args, kwargs):
         notes.note("a training was not prepared: " + type(error).__name__)
     # Steps of the training before must not be taken for steps of this one.
     slot.words[L.W_FRAMEWORK_STEP] = slot.words[L.W_FIRST_STEP] = 0
-    # Last: a reader of this training's begin must find what it has resumed from.
+    # Last: a reader that sees this number must find what the training has resumed from.
     slot.words[L.W_TRAIN_ORDINAL] = ordinal
     return replaced
 
