@@ -129,7 +129,7 @@ def _unfinished(directory: RunDirectory) -> State:
 
 
 def _environment(directory: RunDirectory, state: State) -> dict[str, str]:
-    """The living attempt's environment without wtrain's additions, else the run's own."""
+    """The living keeper's environment without wtrain's additions, else the one kept by the run."""
     attempt = state.attempt
     environment: dict[str, str] = {}
     if attempt is not None and attempt.keeper is not None:

@@ -74,7 +74,7 @@ class Agent(Supervisor):
         return self._leader is None
 
     def record(self, event: e.AnyEvent) -> None:
-        """Append and fold; a launch that failed here is recorded by the leader."""
+        """Append and fold; a launch that failed here is also reported to the leader."""
         super().record(event)
         number = self._wanted or (self.state.attempt.attempt if self.state.attempt else 0)
         match event:
@@ -105,13 +105,13 @@ class Agent(Supervisor):
         )
 
     def _was_never_led(self, now: float) -> bool:
-        """Whether the training ended long ago and no leader was ever reached."""
+        """Whether the training exited with code 0 and no leader was heard for UNHEARD_S."""
         attempt = self.state.attempt
         well = attempt is not None and attempt.ended and attempt.code == 0
         return well and self._leader is None and now - self._heard_at >= a.UNHEARD_S
 
     def _be_asked(self, observation: a.Observation) -> a.Action | None:
-        """Pass a person's or scheduler's request to the job; unlinked, to its own training."""
+        """Pass a request to the job; without a link a stop is for this agent's own training."""
         request = observation.request
         if request is None:
             return None
@@ -276,7 +276,7 @@ class Sought:
 
     @property
     def sees(self) -> bool | None:
-        """None: not visible yet."""
+        """None: not visible yet; False: still missing after NOT_SEEN_AFTER_S."""
         return self._found or (None if time.monotonic() < self._until else False)
 
 

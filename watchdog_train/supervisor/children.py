@@ -121,7 +121,7 @@ class ChildTable:
         child.deadline = self._clock()
 
     def end_all(self) -> None:
-        """Kill remaining children before the supervisor exits; waits for a moment at most."""
+        """Kill remaining children before the supervisor exits; waits 3 s at most."""
         for child in self._children.values():
             self.end(child)
         until = self._clock() + KILL_AFTER_S + GONE_WITHIN_S
@@ -311,7 +311,7 @@ class Helper:
                     os.close(fd)
 
     def hear(self) -> list[bytes] | None:
-        """The lines since the last call; None after the end of its output."""
+        """The lines since the last call; None after the end of its output or too long a line."""
         try:
             data = os.read(self._output, LINE_CAP_BYTES)
         except BlockingIOError:

@@ -59,6 +59,7 @@ class Context(msgspec.Struct):
     link: Link | None = None
     """To the other tasks of a job that has a leader."""
     machines: Machines | None = None
+    """The agents of a leader; None for any other supervisor."""
     keeper: LaunchedKeeper | None = None
     """Keeper of the present attempt, if this supervisor started it."""
 

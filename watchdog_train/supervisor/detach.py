@@ -49,7 +49,11 @@ def refuse_to_detach() -> None:
 
 
 def in_background(supervise: Supervise) -> Report:
-    """Run a session in a daemon until its first launch; WtrainError if it cannot detach."""
+    """Run a session in a daemon that outlives this call; return its report of the first launch.
+
+    WtrainError: the platform cannot detach. After REPORT_WITHIN_S the report says that nothing is
+    launched yet.
+    """
     refuse_to_detach()
     assert sys.platform != "win32"  # noqa: S101 - it was refused
     read_fd, write_fd = os.pipe()

@@ -59,10 +59,11 @@ class Tail:
 
     @property
     def holds_back(self) -> bool:
-        """Whether the keeper must wait until the present file has been read."""
+        """Whether the keeper cannot begin another file before the present one has been read."""
         return self._gate >= 0 and len(self._files) > 2
 
     def read(self, limit_bytes: int) -> bytes:
+        """The next bytes, `limit_bytes` at most; empty if there are none now."""
         if limit_bytes <= 0:
             return b""
         if not self._files:
@@ -133,7 +134,8 @@ HELD_S = 0.25
 in two pieces."""
 LEAVE_S = 0.5
 STILL_S = 600.0
-"""Maximum wait after the end for a reader that takes nothing: a job would keep its machine."""
+"""Maximum wait after the end for a reader that takes nothing: a full pipe would block for ever,
+and a job would keep its machine."""
 TERMINAL_STILL_S = 2.0
 SAID_S = 5.0
 """Time after the end of the training until the wait for a reader is reported."""
@@ -212,6 +214,7 @@ class Display:
 
     @property
     def is_left(self) -> bool:
+        """Whether stdout or stderr has lost its reader."""
         return self._stdout.is_dead or self._stderr.is_dead
 
     def pump(self) -> bool:
@@ -286,7 +289,7 @@ class Display:
         self._line.hide(resized=True)
 
     def key_pressed(self) -> None:
-        """The terminal has shown ^C or the like, which needs no line of its own."""
+        """The terminal has shown ^C or the like: erase it if nothing else is on its line."""
         self._line.clear()
 
     def leave_for_now(self) -> None:
@@ -322,7 +325,7 @@ class Display:
     def deliver(self, log: Path) -> None:
         """After the end: show the rest, as long as its readers take some of it.
 
-        Readers that are given up are pointed to the path of `log`.
+        The path of `log` is printed after SAID_S, and when a reader is given up.
         """
         say_at: float | None = time.monotonic() + SAID_S
         try:

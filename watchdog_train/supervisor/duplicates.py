@@ -46,7 +46,7 @@ class Twins(Value):
 
 
 def find_twins(key: str, live: Iterable[LiveRun], system: ProcessSystem) -> Twins:
-    """Live runs of this training; a run without a living process does not count."""
+    """Live runs of this training; one without a supervisor counts if a process of it lives."""
     found = [run for run in live if run.training_key == key]
     return Twins(
         supervised=tuple(run for run in found if run.supervised is not False),
@@ -87,7 +87,7 @@ def refuse_twins(twins: Twins, *, unwatched: bool = False) -> None:
 
 
 def ancestors(rows: Mapping[int, ProcessRow]) -> list[int]:
-    """This process and its parents, from below."""
+    """This process and its ancestors, from below."""
     found, pid = list[int](), os.getpid()
     while pid in rows and pid not in found:
         found.append(pid)

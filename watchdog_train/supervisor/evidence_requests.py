@@ -102,7 +102,8 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
     def _vanished(self, age_s: float, why: BundleWhy) -> tuple[RankEnd, ...]:
         """Helpers that failed since the last progress, or shortly before it.
 
-        After a crash also possible ones: the traceback may be in the output.
+        After a crash also scripts with a code other than 0 or an unknown one: the output may have
+        their traceback.
         """
         since = self.sight.sample.at - age_s - VANISHED_S
         return tuple(

@@ -59,7 +59,7 @@ def environment_of(task: JobTask | None, environment: Mapping[str, str]) -> dict
 
 
 def _mpi_starter(environment: Mapping[str, str], system: ProcessSystem) -> str | None:
-    """The nearest parent process that starts MPI tasks: such a job has no other name."""
+    """The nearest ancestor that starts MPI tasks, as `PID-START`: the job has no other name."""
     if not is_part_of_more(environment) or not {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"} & set(
         environment
     ):

@@ -299,6 +299,7 @@ class Machine(Value):
 
     runs: tuple[RunDirectory, ...]
     recorded: Mapping[ProcessId, str]
+    """The run id of each process that a log recorded as a member."""
     finished: frozenset[str]
     held: frozenset[str]
     mapped: str | None

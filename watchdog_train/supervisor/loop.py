@@ -37,12 +37,12 @@ LONGEST_PAUSE_S = 1.0
 MOST_REST_S = 2.0
 """Maximum wait for a request, which is a file that wakes no loop."""
 UNTOLD_PAUSE_S = 0.5
-"""The same of an adopted run, whose keeper sends no wake-ups."""
+"""LONGEST_PAUSE_S of an adopted run, whose keeper sends no wake-ups."""
 GATHER_S = 0.05
 """How long output is collected: a wake-up per line costs 1 % of a core for ten lines/s."""
 HEAR_S, HEAR_TURNS = 0.2, 4
-"""Messages of agents are collected for HEAR_S at most, or for HEAR_TURNS times the last turn,
-as each turn reads all machines.
+"""Messages of agents are collected for HEAR_TURNS times as long as the last turn took, as each turn
+reads all machines, but for HEAR_S at most.
 """
 HEAR_EVERY_S = 0.02
 MOST_HEAR_S = 2.0

@@ -41,7 +41,7 @@ class NextPort:
         return self._of_ranks.replacement()
 
     def _port_of_nodes(self, first: int | None, attempt: int) -> int | None:
-        """For the torchruns of all nodes: one after `first`, else any free port."""
+        """For the torchruns of all nodes: `first` + attempt - 1, else any; free on this machine."""
         if self._of_nodes[0] != attempt or not _can_listen(self._of_nodes[1]):
             port = port_of(first, attempt) if first is not None else None
             if port is None or not _can_listen(port):

@@ -49,7 +49,7 @@ class Assessor:
         """When the processes last worked."""
 
     def begin(self, state: State, now: float) -> None:
-        """Another attempt: phases and totals start again; what is known of the run stays."""
+        """Another attempt: phases and totals start again; a straggler and given warnings stay."""
         self.track = tracks.new_track(now)
         self.pace = paces.Pace()
         self.standing = stragglers.Standing(open=state.straggler)
@@ -101,9 +101,9 @@ class Assessor:
 CALM_S = 120.0
 """After such a time with progress in every sample, samples are half as frequent."""
 QUICK_LOOK_S = 0.01
-"""Between samples while something is being started or stopped; samples are cheap then."""
+"""Minimum time between samples while processes are started or stopped; see QUICK_LOOK_SHARE."""
 QUICK_LOOK_SHARE = 0.2
-"""Of a core, for quick samples: among thousands of processes one may take 100 ms."""
+"""Maximum share of a core for them: among thousands of processes one may take 100 ms."""
 SAVES_CAP = 1000
 
 
@@ -346,6 +346,7 @@ def _waits_for_launch(state: State) -> bool:
 
 
 def is_hurried(state: State) -> bool:
+    """Whether the attempt is being started or stopped: then it is sampled more often."""
     attempt = state.attempt
     if attempt is None or attempt.tree_gone:
         return False

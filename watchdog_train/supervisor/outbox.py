@@ -144,6 +144,7 @@ class Delivery(Effect, Generic[Item]):
         raise NotImplementedError
 
     def _settle(self, problem: Why | None = None) -> Iterator[e.AnyEvent]:
+        """Record the result: `problem`, else the helper's answer."""
         raise NotImplementedError
 
 

@@ -203,7 +203,7 @@ class Performer:
             level=action.level,
             full_since=ended_at - AROUND_KILL_S if ended_at else None,
             world_size=self._world_size,
-            # A leader before this run may have begun it: then it is unchecked.
+            # An earlier leader may have begun the training: what was there before is unknown then.
             began=state.started_at if state.attempts and state.attempts[0].token else None,
             present=str(context.directory.present),
             running=observation.training,

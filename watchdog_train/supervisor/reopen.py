@@ -66,7 +66,8 @@ def own_part(
 ) -> tuple[RunDirectory, JobTask | None]:
     """The last run of this task of the job (or of another agent), and the task.
 
-    The task is None for a run of no job with a leader. WtrainError: this is not the run's job.
+    The task is None for a run of no job with a leader. WtrainError: not the run's job, or the
+    leader's run is not here.
     """
     policy = load(run.config, None, changed, limits=state.limits).policy
     before = state.crew.task if state.crew is not None else None

@@ -20,7 +20,7 @@ from watchdog_train.system import proc
 from watchdog_train.system.cgroup import cgroup_cache_bytes, cgroup_memory
 
 SPARE_DESCRIPTORS = 24
-"""A launch opens about half as many at a time: pipes, the keeper's orders, the helper."""
+"""A launch opens about half as many at a time: pipes, the keeper's orders, those of Popen."""
 HELD_DESCRIPTORS = 24
 """Maximum of a supervisor with one attempt and everything else that it may serve."""
 NEEDED_TASKS = 24

@@ -38,7 +38,7 @@ def note_present(
 ) -> None:
     """Note which checkpoints are there before the training begins.
 
-    Clocks would not show it: a file server has its own. A disk that does not answer is skipped.
+    Clocks would not show it: a file server has its own. Waits LOOK_S at most.
     """
 
     def look() -> None:
@@ -162,5 +162,6 @@ def start_restore(context: Context, action: RestoreCopy) -> None:
 
 
 def remove_copies(directory: RunDirectory) -> None:
+    """Only after a success: until then a restart may need them."""
     if not directory.kept_copies.is_symlink():
         shutil.rmtree(directory.kept_copies, ignore_errors=True)

@@ -67,6 +67,7 @@ class SignalQueue:
         return True
 
     def wake(self) -> None:
+        """Wake the loop, from any thread."""
         with contextlib.suppress(OSError):  # full, or closed
             self._write_end.send(b"\0")
 

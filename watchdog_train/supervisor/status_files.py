@@ -69,14 +69,14 @@ class Effect:
 
 
 class TextFile(Effect):
-    """One file, written by a thread; of several texts only the newest is written."""
+    """One file, written by a thread; of several waiting texts only the newest is written."""
 
     last_s = 2.0
 
     def __init__(self, path: Path, write: Callable[[Path, bytes], None]) -> None:
         """`write` may raise an OSError, which becomes `trouble`."""
         self.trouble: str | None = None
-        """Why the newest text was not written; None if it was."""
+        """Why the last text that was tried was not written; None if it was."""
         self.path = path
         self._write = write
         self._waiting: deque[str] = deque(maxlen=1)

@@ -185,7 +185,7 @@ class Outlet:
 
     def _write(self) -> None:
         if sys.platform != "win32":
-            # Between this check and a write the shell may take the terminal back.
+            # Between _must_wait() and the write the shell may take the terminal back.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         while True:
             with self._changed:

@@ -67,7 +67,8 @@ def private_runtime_directory(
     """A directory that only this user can enter, on memory where there is some.
 
     The same purpose and run give the same place, so that readers and an adopting supervisor find
-    it. None if it is missing and not to be made, or every candidate is full, read-only or foreign.
+    it. None if it is missing and not to be made, or every candidate is full, read-only or foreign:
+    all users share these places, so a directory of another user is never entered.
     """
     for top in _tops(purpose, bases):
         if _is_private(top, make=make) and _is_private(top / run_id, make=make):

@@ -79,6 +79,7 @@ class LinuxSystem(ProcessSystem):
         return text.decode().strip() if text else None
 
     def identity(self, pid: int) -> ProcessId | None:
+        """The process that has this pid now, also a zombie."""
         found = proc.read_stat(pid)
         return ProcessId(pid, found.start) if found else None
 
@@ -91,7 +92,7 @@ class LinuxSystem(ProcessSystem):
     def snapshot(
         self, known: Iterable[ProcessId] = (), *, full: bool = False
     ) -> Mapping[int, ProcessRow]:
-        """Known processes with their I/O, and new ones or all.
+        """Known processes with their I/O, and those new since the last call, or all (`full`).
 
         A pid that was reused within one interval is noticed at the next full snapshot.
         """
@@ -189,7 +190,7 @@ class LinuxSystem(ProcessSystem):
         return None
 
     def send_signal(self, who: ProcessId, signal_number: int) -> SignalResult:
-        """Through a pidfd: it cannot become another process."""
+        """Through a pidfd, which never refers to another process."""
         return self._send(who, signal_number, to_group=False)
 
     def send_signal_to_group(self, leader: ProcessId, signal_number: int) -> SignalResult:

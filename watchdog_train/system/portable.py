@@ -82,7 +82,7 @@ class PortableSystem(ProcessSystem):
         return None
 
     def user_id(self, pid: int) -> int | None:
-        """Windows has no numbers for users."""
+        """Its real user; Windows has no numbers for users."""
         if sys.platform != "win32":
             with suppress(*REFUSED):
                 return int(psutil.Process(pid).uids().real)

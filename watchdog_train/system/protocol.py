@@ -94,9 +94,10 @@ class ProcessSystem(Protocol):
     def snapshot(
         self, known: Iterable[ProcessId] = (), *, full: bool = False
     ) -> Mapping[int, ProcessRow]:
-        """Processes by pid: those in `known` that still exist, and all that are new, or all.
+        """Processes by pid: those of `known` that exist, and all new since the last call.
 
-        Cheap enough for once a second with 320 processes. io_bytes is filled for `known` only.
+        `full`: all processes. Cheap enough for once a second with 320 processes. io_bytes is filled
+        for `known` only.
         """
 
     def all_processes(self) -> Mapping[int, ProcessRow]:
@@ -188,6 +189,7 @@ class ProcessSystem(Protocol):
         return time.monotonic()
 
     def suspended_s(self) -> float | None:
+        """Total time spent suspended since boot; None if unknown."""
         return None
 
     def shared_memory_names(self) -> Mapping[str, int] | None:

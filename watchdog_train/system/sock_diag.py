@@ -113,7 +113,10 @@ class TcpCounter:
 
 
 def tcp_sockets() -> dict[bytes, TcpSocket]:
-    """TCP connections of this network namespace by cookie; OSError: no answer of the kernel."""
+    """TCP connections of this network namespace by cookie; moved: acknowledged plus received bytes.
+
+    OSError: no answer of the kernel.
+    """
     found: dict[bytes, TcpSocket] = {}
     for message in _tcp_messages(1 << (INET_DIAG_INFO - 1), STATES_WITH_DATA):
         counted = parse_message(message)

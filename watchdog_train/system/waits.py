@@ -554,7 +554,7 @@ def _opened(pid: int, call: tuple[int, ...]) -> tuple[str | None, _End | None]:
 
 
 def _kind(place: str) -> _Kind:
-    """Of a file; not on a network, where stat() might not return."""
+    """Of a file; never call it for one on a network, where stat() might not return."""
     try:
         found = os.stat(place)
     except OSError:
@@ -643,7 +643,7 @@ def _process_of(tid: int) -> w.ProcessRef:
 
 
 def _mapping(pid: int, address: int) -> tuple[str, str, str] | None:
-    """Device, inode and path of what is mapped there; inode 0 if it is not visible."""
+    """Device, inode and path of what is mapped there; inode 0 for a private mapping."""
     for line in (proc.text(f"/proc/{pid}/maps") or "").splitlines():
         words = line.split(None, 5)
         begin, _, end = words[0].partition("-")

@@ -38,6 +38,7 @@ class Accounts(msgspec.Struct):
     io_known: bool = True
     _used: dict[ProcessId, _Used] = {}
     _again: dict[int, _Again] = {}
+    """By the pid of the parent."""
 
     def begin(self, gone: Iterable[ProcessId]) -> None:
         """Begin a sample in which these processes are gone."""

@@ -96,7 +96,7 @@ class Report(Value, tag=True):
 
     agent: Machine
     epoch: int
-    """Of the newest leader that was reached; 0: none was."""
+    """Of the newest leader that was heard; 0: none was."""
     done: int
     """The newest order of that leader that was begun."""
     attempt: int
@@ -137,7 +137,7 @@ FILE_BYTES = 1024
 """Minimum size counted for a file: opening it costs time, too."""
 MOST_FILES = 4096
 BUNDLE_BYTES = 64 << 20
-"""Of one bundle: larger files stay on their machine."""
+"""Maximum total size sent of one bundle: the largest files stay on their machine."""
 
 
 class Inbox:
@@ -189,13 +189,14 @@ class Parcels:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the leader has everything."""
         return not (self._requests or self._until or self._parcel)
 
     def ask(self, request: Request) -> None:
         self._requests.append(request)
 
     def send_file(self, path: Path, cap_bytes: int) -> None:
-        """Send what the file has grown by; a missing file is skipped."""
+        """Send what the file has grown by, up to `cap_bytes` in all; a missing file is skipped."""
         name = path.relative_to(self._directory).as_posix()
         size = min(_size(path), cap_bytes)
         if size > self._sent.get(name, 0):
@@ -211,6 +212,7 @@ class Parcels:
                 self.send_file(path, size)
 
     def taken(self, number: int) -> None:
+        """The leader has all parcels up to `number`."""
         if self._parcel is not None and self._parcel.number <= number:
             self._parcel = None
 

@@ -235,7 +235,7 @@ class _Table:
         places: tuple[str, ...],
         ports: frozenset[int],
     ) -> None:
-        """Read all open files; pumps (keeper, supervisor) read the training's output."""
+        """Read the open files of these processes; pumps (keeper, supervisor) read the output."""
         self._system = system
         self._members, self._pumps = members, pumps
         self._places, self._ports = places, ports

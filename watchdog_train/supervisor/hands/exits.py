@@ -51,7 +51,7 @@ class KeeperRecord(Value):
     start: int | None
     failure: _Failure | None = msgspec.field(name="error")
     runs: bool
-    """False: forked, and waits for the keeper's signal before it becomes the training."""
+    """False: forked, and waits for the keeper's go-ahead before it becomes the training."""
 
     def keeper(self, system: ProcessSystem) -> ProcessId:
         return _identity(system, self.keeper_pid, self.keeper_start)
@@ -90,7 +90,7 @@ def _identity(system: ProcessSystem, pid: int, start: int | None) -> ProcessId:
 FILE_WITHIN_S = 0.5
 """Wait for exit.json after the keeper's message: the file has more detail."""
 SILENT_KEEPER_S = 30.0
-"""A keeper that lives this long after the root without a record will not write one."""
+"""A keeper silent for this long after the root's exit will send or write nothing any more."""
 
 
 class Ending:
@@ -199,7 +199,7 @@ class Departures:
         self._launching: dict[ProcessId, str] = {}
         self._launchers: dict[ProcessId, RankEnd] = {}
         self.vanished: tuple[RankEnd, ...] = ()
-        """Helpers that failed, or exited for unknown reasons, the newest last."""
+        """Helpers that failed, and scripts whose exit status is unknown, the newest last."""
         self._first_seen: dict[int, Member] = {}
         """By pid, with the parent that an orphan had at first."""
 

@@ -28,7 +28,7 @@ ANSWER_S = 15.0
 STALE_S = 7.0
 """Maximum age of a reading that still counts as present."""
 RETRY_S = (30.0, 120.0, 600.0)
-"""Between a failure and the next try; after the last one it is given up."""
+"""Waits after the first, second and third failure in a row; the fourth one is final."""
 
 
 class GpuWatch:
@@ -48,6 +48,7 @@ class GpuWatch:
         self._retry_at = 0.0
 
     def reading(self, now: float) -> GpuReading | None:
+        """The newest reading; None without one, or if it is older than STALE_S."""
         if self.trouble is None:
             self._listen(now)
         if self._reading is None or now - self._heard_at > STALE_S:
@@ -122,6 +123,7 @@ class GpuMemory:
         self._asked_at: float | None = None
 
     def follow(self, reading: GpuReading, pids: AbstractSet[int]) -> None:
+        """Note what the running job uses."""
         self._asked_at = None
         self._claim = claimed(self._claim, reading, pids)
         self._devices |= {device.index for device in own_devices(reading, pids)}

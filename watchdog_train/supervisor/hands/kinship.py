@@ -35,7 +35,7 @@ class Kinship:
             above = self._by_pid.get(above.ppid)
 
     def wrappers(self) -> frozenset[ProcessId]:
-        """Parents of launchers and ranks: shells, `uv run`, `time`; not the keeper."""
+        """Ancestors of launchers and ranks: shells, `uv run`, `time`; not the keeper."""
         return frozenset(
             above.identity
             for member in self._by_pid.values()

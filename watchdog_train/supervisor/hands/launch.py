@@ -30,10 +30,10 @@ KEEPER = str(Path(watchdog_train.keeper.__file__).with_name("__main__.py"))
 KEEPER_CHILD = "keeper"
 """Name of a keeper, and of a pump that has replaced it, among our children."""
 EXIT_LINE = re.compile(rb"exit (-?\d{1,10}) (-?\d{1,10})")
-"""Exit code and signal, either is -1: the keeper's message on the wake pipe."""
+"""Exit code and signal, one of them -1: the keeper's message on the wake pipe."""
 ORDERS_CAP_BYTES = 64 * 1024
 LINGER_S = 5.0
-"""How long a keeper stays for the last output when no process is left but the disk is full."""
+"""How long a keeper tries to write the last output when all have exited and the disk refuses."""
 
 
 class LaunchedKeeper:
@@ -49,11 +49,11 @@ class LaunchedKeeper:
 
     @property
     def wake_fd(self) -> int:
-        """Readable, and not blocking, when there is output or an exit; else -1."""
+        """Readable, and not blocking, when there is output or an exit; -1: no such descriptor."""
         return self.ends.wake_read
 
     def clear_wake(self) -> None:
-        """Read the wake-ups, so that the next wait blocks."""
+        """Read wake-ups and the keeper's exit message, so that the next wait blocks."""
         with suppress(BlockingIOError):
             while self.wake_fd >= 0:
                 said = os.read(self.wake_fd, 4096)

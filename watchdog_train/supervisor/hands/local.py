@@ -153,7 +153,7 @@ class LocalHands(Sampler):
     def _without_word(self, record: KeeperRecord | None, attempt_dir: Path) -> LaunchReport | None:
         """The result of a launch whose keeper died during it; None while the keeper lives.
 
-        A forked process runs the training only if the keeper gave the signal before.
+        A forked process runs the training only if the keeper gave the go-ahead before.
         """
         context, system = self._context, self._context.system
         ours = context.keeper
@@ -241,8 +241,8 @@ class LocalHands(Sampler):
     def clean_up(self, state: State) -> TreeGone:
         """Remove what a killed tree leaves in shared memory, if it is known to be its own.
 
-        Names of torch carry a member's pid; a semaphore was mapped by a member, and is not now.
-        Other names (psm_*) show no owner: the kill order lets the resource trackers remove those.
+        Names of torch carry a member's pid; a semaphore was mapped by a member, and no process maps
+        it now. Other names (psm_*) show no owner: the kill order lets the trackers remove them.
         """
         context = self._context
         ours = self.members_ever()

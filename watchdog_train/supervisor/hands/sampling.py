@@ -334,6 +334,7 @@ def _rate(now: float | None, before: float | None, seconds: float) -> float | No
 
 
 def _log_bytes(attempt_dir: Path) -> int:
+    """Size of all captured output, rotated files included."""
     total = 0
     with suppress(OSError), entries(attempt_dir) as found:
         for entry in found:

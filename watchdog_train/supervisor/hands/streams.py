@@ -32,7 +32,7 @@ class Ends:
     def __init__(
         self, terminal: Terminal, rank_streams: int = 0, *, is_shown: bool = False
     ) -> None:
-        """`rank_streams`: number of ranks. `is_shown`: a user's pipe or file must get it all."""
+        """`rank_streams`: ranks with streams of their own. `is_shown`: a pipe or file gets all."""
         names = ("output",) if terminal.same_stream else ("stdout", "stderr")
         self.files = {name: f"{name}.log" for name in names}
         self.wake_read = self.wake_write = -1
@@ -116,7 +116,7 @@ class Ends:
         }
 
     def drain_orders(self, attempt_dir: Path, log_cap_bytes: int) -> dict[str, Any]:
-        """The same for the pump that replaces a dead keeper: only our ends are left."""
+        """orders() for the pump that replaces a dead keeper: only our read ends are left."""
         folder = attempt_dir.absolute()
         return {
             "streams": {name: str(folder / file) for name, file in self.files.items()},

@@ -92,7 +92,7 @@ class ProcessTree:
         self._by_pid: dict[int, Member] = {}
         """The same, while they are sampled: an exited one frees its pid."""
         self._dead: dict[ProcessId, None] = {}
-        """The newest of them: restarted workers of a week can be hundreds of thousands."""
+        """The newest MOST_DEAD exited members: restarted workers of a week may be 100,000s."""
         self._accounts = Accounts()
         self._keeper = KeeperLife()
         self._births = self._deaths = 0

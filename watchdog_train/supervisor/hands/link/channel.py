@@ -111,7 +111,7 @@ class Dialler:
         self._began = self._at = self._wait_s = 0.0
 
     def accept(self, now: float) -> list[Channel]:
-        """A new connection, if none is open and the wait before the next one is over."""
+        """A new connection, if none is open, the wait is over, and dialling succeeds."""
         last = self._channel
         if (last is not None and not last.broken) or now < self._at:
             return []

@@ -35,11 +35,11 @@ HELLO_EVERY_S = 5.0
 LINGER_S = 3.0
 FULL_BYTES = 1 << 17  # Linux gives a unix socket 208 KiB, and counts more than the bytes
 SURE_S = 60.0
-"""Minimum duration of a refusal that may pass: a dead agent of our name, a starting leader."""
+"""How long a refusal must last to be final: a dead agent may have our name, a leader may start."""
 SURE_OF_KEY_S = 30.0
 """The same for another key: maybe of an earlier job, whose leader is about to exit."""
 MESSAGE, HELLO, WELCOME, REFUSED = b"M", b"H", b"W", b"R"
-"""The first byte of each message. A leader answers each hello, and drops earlier messages."""
+"""First byte of each message. A leader answers each hello; messages before a hello are dropped."""
 _REFUSALS = {
     "version": ("the leader has wtrain {}, this machine has {}", "install the same on both"),
     "job": ("the leader's job is {}, this task's job is {}", "give each job its own address"),
@@ -73,7 +73,7 @@ class Link:
 
     def __init__(self, job: str, source: Listener | Dialler) -> None:
         self.refusal: WtrainError | None = None
-        """Why the leader refuses us: another version, job or key; a name that lives."""
+        """Why the leader refuses us: another version, job or key; a name in use."""
         self._job, self._source, self._clock = job, source, time.monotonic
         self._selector = selectors.DefaultSelector()
         self._channels: list[Channel] = []
@@ -121,6 +121,7 @@ class Link:
         return got >= FULL_BYTES
 
     def fileno(self) -> int:
+        """Readable when a message has come; -1 where there is no such descriptor."""
         return int(getattr(self._selector, "fileno", lambda: -1)())
 
     def close(self) -> None:
@@ -165,6 +166,7 @@ class Leader(Link):
     """Listens on a socket of this machine, or through the process we start."""
 
     other_key = False
+    """A peer with another key was refused."""
 
     def _heed(self, channel: Channel, number: bytes, kind: bytes, body: bytes, now: float) -> None:
         self.other_key = self.other_key or (kind == REFUSED and not number)

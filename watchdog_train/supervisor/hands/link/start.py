@@ -44,7 +44,7 @@ def meet(task: JobTask, children: ChildTable) -> Link:
 
 
 def make_room(machines: int) -> None:
-    """Raise the descriptor limit to one per machine, or raise WtrainError."""
+    """Raise the limit of open files to SPARE_DESCRIPTORS and one per machine, or WtrainError."""
     if sys.platform == "win32":
         return
     import resource

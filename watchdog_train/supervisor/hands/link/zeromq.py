@@ -154,7 +154,7 @@ class Relay:
 
 
 def _doorman(channel: Channel, door: int) -> socket.socket:
-    """A process that closes waiting connections, for a moment after each signal.
+    """A process that closes waiting connections, for TURN_AWAY_S after each byte sent to it.
 
     Without a free descriptor libzmq would retry accept() without a pause: one core, as long as
     a peer without the key holds so many connections.
