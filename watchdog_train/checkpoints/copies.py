@@ -186,7 +186,7 @@ def restore(request: RestoreRequest) -> RestoreAnswer:
 
 
 def _moved_aside(path: str) -> str:
-    """Give the torn file another name, which no save and no scan of checkpoints uses."""
+    """Give the torn file a name that no save uses and no scan takes for a checkpoint."""
     names = (f"{path}.torn-{number}" for number in itertools.count(1))
     aside = next(name for name in names if not os.path.lexists(name))
     try:

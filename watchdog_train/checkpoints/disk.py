@@ -21,13 +21,14 @@ from watchdog_train.trusted_files import open_read
 JSON_CAP_BYTES = 64 * 1024 * 1024
 """trainer_state.json keeps the complete log history: megabytes are normal."""
 DIRECTORY_CAP = 10_000
+"""Entries read of one directory, and by one search for checkpoints in all."""
 _OF_CHECKPOINTS = (*SUFFIXES, ".tar", ".pkl", ".model", ".safetensors", ".distcp")
 SKIP = frozenset(("wandb", "wtrain-runs", "__pycache__", "node_modules", "site-packages", "mlruns"))
 _PRESENT_CAP = 20_000
 """Entries read when a run begins, or for saves that were moved to another file system."""
 _PRESENT_DEPTH = 5
 _MOVED_EACH = 2_000
-"""Of them in one directory: a larger one is a data set."""
+"""Of these entries in one directory: a larger one is a data set."""
 _MOVED_S = 2.0
 _NAMES_CAP = 100_000
 DEPTH = 2
@@ -121,11 +122,13 @@ def _entry(name: str, status: os.stat_result, link: bool) -> Entry:
 
 
 def open_regular(path: str) -> BinaryIO:
+    """Open for reading; UnreadableError for anything but a regular file."""
     with _in_words():
         return open_read(path, follow=True)
 
 
 def read_capped(path: str, cap_bytes: int) -> bytes:
+    """The complete file; UnreadableError if it is larger."""
     with open_regular(path) as file, _in_words():
         data = file.read(cap_bytes + 1)
     if len(data) > cap_bytes:
@@ -134,12 +137,12 @@ def read_capped(path: str, cap_bytes: int) -> bytes:
 
 
 def is_plain_name(name: object) -> bool:
-    """Whether a name in a file refers to the directory of that file."""
+    """Whether a name that a file contains is that of a neighbour of this file."""
     return isinstance(name, str) and name == os.path.basename(name) and name not in ("", ".", "..")
 
 
 def parse_json(data: bytes) -> Any:
-    """One that nests too deeply for the parser is damaged, too."""
+    """The value; DamagedError if it does not parse or nests too deeply for the parser."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -272,6 +275,7 @@ def _is_of_checkpoint(path: str) -> bool:
 
 
 def named_directories(argv: Iterable[str], cwd: str, named: Iterable[str] = ()) -> tuple[str, ...]:
+    """Existing directories: the named ones, those in a command, and the one it runs in."""
     values = (word.rpartition("=")[2] for word in argv)
     places = (os.path.join(cwd, each) for each in (*named, *values, cwd))
     return tuple(path for path in places if os.path.isabs(path) and os.path.isdir(path))

@@ -15,9 +15,10 @@ from watchdog_train.checkpoints.registry import OURS, Formats
 from watchdog_train.core.model import SaveRecord, Survey
 
 DEPTH = 3
+"""Levels of directories that are scanned below a given one."""
 _LINKED_CAP = 1_000
 _ANSWERS = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
-"""Errors by which a file system denies a place; others are its own failures."""
+"""Errors for a place that is missing or forbidden; others are failures of the file system."""
 _ARGUMENTS = re.compile(
     r"(output|save|ckpt|checkpoint)_(dir|path|folder)|checkpoints?|(out|output|save|work)dir"
     r"|(out|checkpoints|checkpoint_output|work|project|results?|run|exp|log|logging|model)_dir"
@@ -140,7 +141,7 @@ def _is_trouble(error: Exception) -> bool:
 def _candidates_of(
     listing: disk.Listing, linked: bool, formats: Formats
 ) -> tuple[list[Candidate], bool]:
-    """The checkpoints of one directory, and whether it is itself one of a framework."""
+    """The checkpoints of one directory, and whether it is itself one of a format of wtrain."""
     found: list[Candidate] = []
     for item in formats.by_name.values():
         if linked and not item.owns_directory:

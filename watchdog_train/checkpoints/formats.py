@@ -28,6 +28,7 @@ class Candidate(Value):
     step: int | None
     files: Sizes
     noted: tuple[int, float] | None = None
+    """Attempt and Unix time of the save that the hook noted."""
     recorded: bool | None = None
     """Whether its files are as the hook noted them; None: it has noted none."""
     whose: Whose = Whose()
@@ -42,6 +43,7 @@ class Candidate(Value):
 
     @property
     def mtime_ns(self) -> int:
+        """When the newest of its files was written; 0 without files."""
         return max((mtime_ns for _, mtime_ns in self.files.values()), default=0)
 
 
@@ -141,14 +143,14 @@ def of_parts(
 
 
 def refuse_unfinished(files: Iterable[str]) -> None:
-    """A file that is renamed once it is complete still has its first name."""
+    """DamagedError if a file that is renamed once complete still has its first name."""
     unfinished = sorted(name for name in files if name.endswith(".tmp"))
     if unfinished:
         raise DamagedError(f"{unfinished[0]} is there: a file that was still being written")
 
 
 def refuse_missing_ranks(ranks: set[int], least: int, name: str) -> None:
-    """A rank has not saved its own file, `name` with a {} for the rank."""
+    """DamagedError if a rank has not saved its own file: `name` with {} for the rank."""
     expected = max(*ranks, least - 1) + 1
     lacking = sorted(set(range(expected)).difference(ranks))
     if lacking:

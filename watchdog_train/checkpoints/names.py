@@ -55,6 +55,7 @@ class Numbers(Value):
     """Steps, and numbers without a known word, in their order in the name."""
 
     def beside(self, inner: Numbers) -> Numbers:
+        """The numbers of a folder (self) joined with those of a name in it."""
         pairs = zip(self.__struct_fields__, msgspec.structs.astuple(inner), strict=True)
         return Numbers(**{name: getattr(self, name) + value for name, value in pairs})
 

@@ -13,6 +13,7 @@ from watchdog_train.checkpoints.registry import OURS, Formats
 from watchdog_train.client.layout import EPOCH_NAMES
 
 _LOOSE = (torch_zip.NAME, safetensors.NAME)
+"""Single files of a user's own loop: those of all directories are one group."""
 
 
 def newest_first(candidates: Iterable[Candidate], formats: Formats = OURS) -> tuple[Candidate, ...]:
@@ -69,7 +70,8 @@ def _in_order(group: list[Candidate], formats: Formats) -> list[Candidate]:
 def _of_others(group: list[Candidate], rest: list[Candidate]) -> frozenset[str]:
     """Of those without a note the ones of other trainings, by path.
 
-    A framework tidies up before the hook runs: each attempt may be killed between the two.
+    A framework tidies up before the hook runs: each attempt may be killed between the two, and
+    leave one save of its own without a note.
     """
     first = min((one.mtime_ns for one in group if one.noted), default=0)
     later = [one.path for one in rest if one.mtime_ns > first]
@@ -102,4 +104,5 @@ def _by_number(group: list[Candidate]) -> list[Candidate]:
         chains.setdefault((where, shape), []).append(one)
         keys[one.path] = (first, found.counts, one.mtime_ns)
     ordered = (sorted(c, key=lambda one: keys[one.path], reverse=True) for c in chains.values())
+    # A chain need not be sorted by time: the merge takes the newest of their first ones.
     return list(heapq.merge(*ordered, key=lambda one: -one.mtime_ns))

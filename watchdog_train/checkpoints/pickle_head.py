@@ -119,7 +119,7 @@ def contents(path: str) -> tuple[dict[str, int], bool]:
 
 
 def counters(path: str) -> dict[str, int]:
-    """The progress of the training by its own count."""
+    """Step and epoch by their names in the file; empty if it cannot be read."""
     return contents(path)[0]
 
 
@@ -128,7 +128,7 @@ def step_of(counted: Mapping[str, int]) -> int | None:
 
 
 def is_behind(counted: Mapping[str, int], other: Mapping[str, int]) -> bool:
-    """Whether a training was less far: no number of both is higher, and one is lower.
+    """Whether a training had made less progress: no number of both is higher, and one is lower.
 
     A step that is counted per epoch proves nothing beside a higher epoch.
     """

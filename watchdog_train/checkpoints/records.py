@@ -55,7 +55,7 @@ class Records:
         return any(each.startswith(_real(path)) for each in self._anew)
 
     def known(self, candidate: Candidate) -> Candidate:
-        """The candidate with its record's step and training, and that there is one."""
+        """The candidate with its training, its recorded step, and whether it is unchanged."""
         record = self._of(candidate)
         recorded = self._covers(record, candidate)
         whose = self._whose(record if recorded else None, candidate)
@@ -88,6 +88,7 @@ class Records:
         return record
 
     def _covers(self, record: SaveRecord | None, candidate: Candidate) -> bool:
+        """Whether every file is recorded and unchanged since it was saved."""
         records = [record]
         if record is None:  # shards of one checkpoint are noted one by one
             folder = _real(candidate.path)

@@ -88,7 +88,7 @@ def _guarded(item: Format, warn: Callable[[str], None]) -> Format:
 
 
 def _foreign(item: Format, listing: Listing) -> Iterator[Candidate]:
-    """The result of another package, if it is there."""
+    """Another package's candidates with files; ValueError for one outside the directory."""
     for one in item.find(listing):
         if listing.path not in (one.path, os.path.dirname(one.path)):
             raise ValueError(f"{one.path} is not in {listing.path}")

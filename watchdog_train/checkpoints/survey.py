@@ -30,10 +30,11 @@ from watchdog_train.whole_files import answer_question, read_json
 _CHECKED_CAP = 200
 """Checkpoints that are checked, newest first."""
 _OPENED_CAP = 60
+"""Files of torch.save whose dictionary is read for the order, newest first."""
 _CLOCK_DOUBT_S = 5.0
 """A file server's clock may be this far behind the machine's."""
 _NOTED_PLACES = 8
-"""Of the newest saves: the directories listed if only these may be used."""
+"""Number of directories of the newest saves that are scanned besides or instead of others."""
 _UNFINISHED_FOLDER = re.compile(
     r"(?i)\d.*[._-](tmp|part|partial|temp|incomplete|saving|writing)$"
     r"|^\W*(tmp|temp|partial|incomplete|saving|writing)[._-].*\d"
@@ -165,6 +166,7 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
         folders = [os.path.dirname(save.path) for save in saves[-_NOTED_PLACES:]]
         if records.present or any(map(os.path.lexists, folders)):
             return found
+        # All saves are gone with their folders: they may have been moved beside these.
         return tuple(dict.fromkeys((*found, *map(os.path.dirname, folders))))
     only = places(request.directories, (), (), request.cwd)
     homes = dict.fromkeys(
@@ -176,7 +178,7 @@ def _places(request: SurveyRequest, records: Records) -> tuple[str, ...]:
 
 
 def _gone_words(findings: Sequence[model.CheckpointFinding], records: Records) -> str | None:
-    """Of those newer than every usable one: a training removes old ones itself."""
+    """About gone saves newer than every usable checkpoint: a training removes old ones itself."""
     usable = [one.saved_at or 0 for one in findings if one.whole and not one.before_run]
     paths = [path for path, at in records.gone.items() if at > max(usable, default=0)]
     if not paths:

@@ -28,7 +28,7 @@ def _check_timm(candidate: Candidate, limits: Limits) -> Verdict:
 
 
 def _check_ultralytics(candidate: Candidate, limits: Limits) -> Verdict:
-    """A training can resume from it; then as any file of torch.save."""
+    """Refuse a stripped file, then check it as any file of torch.save."""
     head = read_head(candidate.path)
     if head is not None and (head.number_after("epoch") or 0) < 0:
         stripped = "its training has ended and its optimizer is stripped"

@@ -24,6 +24,7 @@ _TWICE_CAP = 24
 """Processes that get a second dump; a difference proves life."""
 _NATIVE_CAP = {"look": 1, "full": 4}
 _DEVICE_CAP = 64
+"""Ranks whose native stacks are read if they may wait for their GPUs."""
 _NATIVE_S = 4.0
 _LATELY_S = 10.0
 """A process with progress since then may make steps: it is not stopped for native frames."""
@@ -156,7 +157,7 @@ class Attaching:
             self._draft.changed()
 
     def _may_attach(self, pid: int) -> str | None:
-        """Checked right before a tool starts; the reason, if the process went into the kernel."""
+        """Checked right before a tool starts; the reason why it must not."""
         now, request = look(pid, 0.0), self._request
         lately_s = 0.0 if request.kill_follows else _LATELY_S
         if pid in self._stopping and self._by_pid[pid].makes_steps(request.slot_dir, lately_s):

@@ -233,5 +233,6 @@ def bundle_folders(stalls: Path) -> tuple[Path, ...]:
 
 
 def bundles_in(stalls: Path) -> tuple[tuple[Path, Bundle], ...]:
+    """All readable bundles, oldest first."""
     read = ((path, read_bundle(path)) for path in bundle_folders(stalls))
     return tuple((path, bundle) for path, bundle in read if bundle is not None)

@@ -29,8 +29,8 @@ _ASKS = frozenset({
     "is_completed", "is_dir", "is_file", "is_set", "isdir", "isfile", "len", "lexists", "locked",
     "put_nowait", "qsize", "sched_yield", "sleep",
 })  # fmt: skip
-"""Calls that change nothing. Not those that do work for the caller, such as MPI's Test(), nor the
-clock: a loop with a time limit ends without help."""
+"""Calls that change nothing, by name alone. Not those that do work for the caller, such as MPI's
+Test(), nor the clock: a loop with a time limit ends without help."""
 _PARTS = (
     ast.While, ast.If, ast.Try, ast.ExceptHandler, ast.Expr, ast.Assign, ast.Pass, ast.Continue,
     ast.Break, ast.Return, ast.Call, ast.Name, ast.Attribute, ast.Constant, ast.BoolOp,
@@ -66,7 +66,7 @@ def asks_at(process: ProcessEvidence, parse: Callable[[str], ast.Module | None])
     thread, share = deciding_thread(process), process.cpu_share
     if thread is None or share is None or share > _ONE_THREAD:
         return None
-    # Processes starved of CPU time still show that they want some.
+    # A process that others starve of CPU time is still seen to be runnable.
     if share < FLAT_CPU_SHARE and not isinstance(kernel_wait(process, thread), Running):
         return None
     # A handler of a signal may end the loop, and a thread that was not seen may work.
@@ -85,6 +85,7 @@ def asks_at(process: ProcessEvidence, parse: Callable[[str], ast.Module | None])
 
 
 def _of_python(frame: Frame) -> bool:
+    """Whether it is of the standard library."""
     name = frame.short.removeprefix("<frozen ").rstrip(">").partition("/")[0].removesuffix(".py")
     return not frame.native and is_library(frame) and name in sys.stdlib_module_names
 

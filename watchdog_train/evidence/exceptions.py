@@ -58,7 +58,7 @@ def of_hooks(
     progress_at: float | None = None,
     tree: Callable[[str], ast.Module | None] = lambda _path: None,
 ) -> tuple[tuple[ProcessEvidence, ...], tuple[ExceptionFact, ...]]:
-    """The processes with their exceptions, and the exceptions of others, oldest first.
+    """The processes with their exceptions, and those of others of the attempt, oldest first.
 
     A process that ended between two polls is in no list. `progress_at`: Unix seconds.
     """

@@ -62,7 +62,7 @@ def _lacking(path: str, need: int | None) -> FullDisk | None:
     free = status.f_bavail * status.f_frsize
     if status.f_files and not status.f_favail:
         return FullDisk(path=path, lacks="inodes")
-    # A half-written save was room for it.
+    # The bytes of a half-written file count as free: they were room for this save.
     if status.f_blocks and free < _LEAST_BYTES:
         return FullDisk(path=path, lacks="bytes", free_bytes=free)
     if status.f_blocks and free + written < (need or 0):

@@ -34,7 +34,7 @@ def _top(one: Family) -> str:
 
 
 def _guarded(one: Family, package: str, plugins: Plugins) -> Family:
-    """The same family, whose functions return nothing once one has failed."""
+    """The same family; a call that raises adds a warning and counts as no answer."""
 
     def guarded(function: Any, otherwise: int | None) -> Any:
         @functools.wraps(function)

@@ -61,9 +61,10 @@ def run_all(
 ) -> Iterator[Finished]:
     """Run the jobs in order, `parallel` at a time, and none beyond `until` (monotonic).
 
-    Each gets its result at its end. `after(pid)` is called when a tool has left a process, however
-    it ended. `still_safe(pid)` is called right before a tool starts, and returns the reason if it
-    must not. `meanwhile` is called while tools run. Closing the iterator kills running tools.
+    Each result is yielded when its tool has ended. `after(pid)` is called when a tool has left a
+    process, however it ended. `still_safe(pid)` is called right before a tool starts, and returns
+    the reason if it must not. `meanwhile` is called while tools run. Closing the iterator kills
+    running tools.
     """
     waiting = deque(jobs)
     running: list[_Running] = []

@@ -29,7 +29,8 @@ def machine_folders(folder: Path) -> list[Path]:
 def read_whole(folder: Path) -> Bundle | None:
     """A bundle joined with those of the other machines of its job.
 
-    Of a hang the explanation is the common one; a crash has that of its machine.
+    The verdict is from a machine with a crash, else from the leader. So is the explanation, unless
+    a joint one was stored.
     """
     ours = read_bundle(folder)
     read = ((place, read_bundle(place)) for place in machine_folders(folder))

@@ -39,6 +39,7 @@ class ProcLook(Value):
 
     @property
     def stopped(self) -> bool:
+        """Stopped by a signal, frozen with its cgroup, or held by a tracer."""
         return self.state in ("T", "t")
 
 
@@ -85,7 +86,7 @@ def _handled(mask: str | None) -> tuple[int, ...] | None:
 
 
 def settled(first: ProcLook, second: ProcLook) -> tuple[ThreadFact, ...]:
-    """The threads of the second sample, with the changes from the first."""
+    """The threads of the second sample, with the facts that only a comparison shows."""
     before = {fact.tid: fact for fact in first.threads}
     passed_s = second.at - first.at
     return tuple(

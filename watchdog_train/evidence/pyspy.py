@@ -124,6 +124,7 @@ def find() -> str | None:
 
 
 def _from_distribution(name: str) -> str | None:
+    """Where `pip install --user` or `--target` put it."""
     from importlib.metadata import PackageNotFoundError, files
 
     with suppress(PackageNotFoundError):
@@ -200,7 +201,7 @@ def path_variable(text: str, pid: int, tid: int) -> tuple[str, str] | None:
 
 
 def standing(text: str, pid: int, tid: int) -> str:
-    """Equal for threads with the same Python frames and local variables.
+    """A digest, equal only for the same Python frames and local variables; empty without frames.
 
     Objects count by their address and what py-spy shows of them. No text of them leaves.
     """

@@ -38,7 +38,7 @@ ANSWER_S = 2.0
 _ANSWER_CAP_BYTES = 16 << 20
 _FILE_CAP_BYTES = 16 << 20
 _FILE_AGE_S = 900.0
-"""A dump from an earlier start of the ranks inside the same attempt proves nothing."""
+"""A dump from an earlier start of the ranks inside the same attempt proves nothing now."""
 _OPCODES_CAP = 3_000_000
 _HANDLERS = {"cpu": "fr_trace_json", "nccl": "dump_nccl_trace_json"}
 """torch records collectives of the CPU and of NCCL apart, and each recorder has its own handler: of

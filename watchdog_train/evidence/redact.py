@@ -171,7 +171,7 @@ _FOLLOWED = ("dir", "where")
 """Fields of answers with the path of a bundle, which the supervisor opens."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
 _LONG_ENOUGH = 8
-"""Shortest value that is searched for everywhere; not `true`."""
+"""Least characters of a value that is searched for everywhere: `true` must not be."""
 _NOTHING = re.compile(r"(?!)")
 
 

@@ -226,6 +226,7 @@ class Target:
         return (used - sum(waits)) / proc.TICKS_S
 
     def cpu_share(self) -> float | None:
+        """Of one core, between the two samples."""
         both = self.first is not None and self.second is not None
         return process_look.cpu_share(self.first, self.second) if both else None  # type: ignore[arg-type]
 

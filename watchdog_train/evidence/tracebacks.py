@@ -37,6 +37,7 @@ FRAME = re.compile(
 _BOXED = re.compile(
     r"\s*│ (?P<file>(?:[~/]|[A-Z]:)[^\n]{1,400}?):(?P<line>\d{1,7}) in (?P<name>\S{1,200})\s*│"
 )
+"""A frame as rich prints it."""
 _TREE = re.compile(r"(?m)^ {2,80}[|+](?:-[-+]*(?: 1 -*)?| ?)(?=[ \w]|$)")
 _OTHER_MEMBERS = re.compile(r"(?m)^ {2,80}\+-[-+]* (?:[2-9]|\d\d+) -*$(?:\n {2,80}[|+].*)*")
 """What draws an exception group, and all of its members but the first."""
@@ -116,6 +117,7 @@ def streams(text: str) -> dict[tuple[int | None, str], list[Line]]:
 
 
 def exceptions(text: str, source: Source) -> tuple[ExceptionFact, ...]:
+    """All that were not caught, in the order of the text."""
     return tuple(each.fact for each in failures(text, source) if each.shown == "traceback")
 
 

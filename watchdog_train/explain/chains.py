@@ -39,6 +39,8 @@ Standing = Literal[
 
 
 class _Node(msgspec.Struct, kw_only=True):
+    """A process by its deciding thread, or one of its other threads (`inner`)."""
+
     process: ProcessEvidence
     thread: ThreadStack | None
     doing: x.Doing
@@ -53,6 +55,7 @@ class _Node(msgspec.Struct, kw_only=True):
 
     @property
     def has_vanished(self) -> bool:
+        """A worker or other helper, no rank, that has exited."""
         return self.process.ended is not None and self.process.ended.end.helper is not None
 
 
@@ -137,14 +140,14 @@ class Chains:
         return node.process.role == "rank" and not node.inner
 
     def _waits_alone(self, node: _Node) -> bool:
-        """Whether it waits for a message, in a process where no other thread works."""
+        """Whether it waits for a queue, event or condition and no thread can wake it."""
         told = isinstance(node.doing, x.QueueWait) or (
             isinstance(node.doing, x.PythonLockWait) and node.doing.kind in ("event", "condition")
         )
         return told and node.process.sealed is True and not of_thread.working_threads(node.process)
 
     def _first_bad_ends(self) -> tuple[int, ...]:
-        """The ends that failed first; several if their order is not known."""
+        """The nodes that failed first; several if their order is not known."""
         found = []
         for process, end in first_failures(self.evidence.processes, self.evidence.logs):
             at = self._by_pid.get(process.identity)
@@ -179,7 +182,7 @@ class Chains:
         )
 
     def _is_away(self, at: int) -> bool:
-        """It is not known to wait for other ranks."""
+        """It was read, and is in nothing that may be a wait for other ranks."""
         doing = self.nodes[at].doing
         if isinstance(doing, (x.CollectiveWait, *_HIDING)):
             return False
@@ -217,7 +220,7 @@ class Chains:
     def standing(self) -> tuple[Standing, frozenset[tuple[int, int]]]:
         """How the ranks compare, and which are in no collective while others wait in one.
 
-        The majority is the victim. Groups of similar size have no forced culprit.
+        Among ranks in different collectives it names no culprit.
         """
         gone = {at for at in self.ranks if self.nodes[at].process.state in ("Z", "X")}
         ranks = [at for at in self.ranks if any(t.frames for t in self.nodes[at].process.threads)]
@@ -241,7 +244,7 @@ class Chains:
         return standing, frozenset()
 
     def _collective(self, at: int) -> tuple[str, object] | None:
-        """Operation and caller of a rank's collective; empty if it is hidden."""
+        """Operation and caller of a rank's collective; empty if hidden; None: in none."""
         nodes = [self.nodes[n] for n in (at, *self._inner.get(at, ()))]
         for node in nodes:
             if isinstance(node.doing, x.CollectiveWait) and node.doing.op:
@@ -310,7 +313,7 @@ class Chains:
         return Waits(free=True)
 
     def _elsewhere(self, at: int) -> tuple[int, ...]:
-        """Ranks that a kernel of this one may wait for: not in it, by frames or by records."""
+        """Ranks that a GPU kernel of this one may wait for: not in it, by records or frames."""
         behind = self._behind(at)
         if behind is not None:
             return (behind,)
@@ -370,7 +373,7 @@ class Chains:
         )[:1]
 
     def _inside(self, at: int, *, sealed: bool = False) -> Waits:
-        """A lock, queue or join of the process: only its other threads could end it."""
+        """A lock, queue or join: other threads could end it, or children if they are heard."""
         node = self.nodes[at]
         if sealed or node.process.sealed:
             return Waits()
@@ -385,7 +388,7 @@ class Chains:
         if children and not inner and not outside:
             return Waits(needs=tuple(children))
         able = (*inner, *children)
-        # With one other thread that works, that one. Without any: no observed thread could.
+        # Several, or none that was seen: what ends the wait is unknown, so it is incomplete.
         return Waits(any_of=able, complete=len(able) == 1 and not outside)
 
     def _children_of(self, process: ProcessEvidence) -> list[int]:
@@ -458,5 +461,5 @@ def plain_operation(name: str) -> str:
 
 
 def has_failed_end(end: x.End) -> bool:
-    """Whether an end was a failure; an unknown end is none."""
+    """Whether an end was a failure; an end without code, signal or exception was not."""
     return bool(end.code) or end.signal is not None or end.raised is not None

@@ -20,7 +20,7 @@ _VICTIMS_CAP = 512
 _ALSO_CAP = 8
 _SIGTERM = 15
 _TOLD = 60
-"""Characters of a message that are searched in a line."""
+"""Characters of a message's beginning that are searched in a line."""
 
 
 def explain(graph: Chains, since_s: float | None = None) -> x.Explanation:
@@ -28,7 +28,7 @@ def explain(graph: Chains, since_s: float | None = None) -> x.Explanation:
 
     Args:
         graph: of the evidence.
-        since_s: time without progress.
+        since_s: seconds without progress.
     """
     evidence = graph.evidence
     silent = silent_nodes(graph)

@@ -108,7 +108,7 @@ READS_STATE = (
     "load_tensor|read_data|restore*|_restore*|*deserialize*|load_checkpoint*|load_state*|"
     "load_shard*|read_shard*|*read_file*|_read_*|read_array*|load_array*"
 )
-"""One rank reads for longer than the others: it is still there."""
+"""One rank may read for longer than the others: that does not mean that it has left."""
 EVALUATES_OR_SAVES = (
     "evaluate*|evaluation_loop|prediction_loop|prediction_step|predict*|validate*|validation*|"
     "eval_*|_eval*|run_eval*|test_loop|compute_metrics|do_eval|on_validation*|generate|sample|"
@@ -127,6 +127,7 @@ KNOWN_ELSEWHERE = (
     "(pdb.py|cmd.py|bdb.py) || init_process_group|_create_c10d_store|_store_based_barrier "
     "(torch/distributed/*) || wait (torch/utils/file_baton.py)"
 )
+"""Frames that other families explain."""
 GATHERS_STATE = (
     "_all_gather_flat_param|_unshard_params*|_full_*state_dict*|summon_full_params|"
     "_summon_full_params|foreach_all_gather|full_tensor|_gather_full_*|_all_gather_optim_state*|"

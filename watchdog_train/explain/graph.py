@@ -24,7 +24,7 @@ class Waits(Value):
     free: bool = False
     """It waits for none of the others: it computes, sleeps, or waits for something outside."""
     halted: bool = False
-    """It has ended or was stopped: it moves no more and waits for no node."""
+    """It has ended or was stopped: it moves no more by itself and waits for no node."""
     idle: bool = False
     """A server without a request, a pool thread without work: never the cause."""
 
@@ -82,7 +82,7 @@ def solve(graph: Mapping[Node, Waits], silent: Iterable[Node]) -> Verdict:
 
 
 def _followed(graph: Mapping[Node, Waits], node: Node) -> Sequence[Node] | None:
-    """The next nodes of the chain; none if unknown; None if no node can end the wait.
+    """The next nodes of the chain; empty if unknown; None if no node can end the wait.
 
     All that are needed, or the only one that could end it. Of several that could end it, none is
     more to blame. Idle nodes are never followed.
@@ -133,7 +133,8 @@ def _knots(graph: Mapping[Node, Waits], stuck: frozenset[Node]) -> dict[Node, tu
     """Each member of a closed set of several that can never move, with its set.
 
     An incomplete wait may have a releaser we did not see: no deadlock is concluded from it, nor for
-    its waiters. Idle nodes make no cycle: a set through one of them is not proven.
+    its waiters. Idle nodes make no cycle: a set that is closed only by one of them would be a
+    different set if that node had not been read.
     """
     found: dict[Node, tuple[Node, ...]] = {}
     nodes = [n for n in graph if n in stuck and not graph[n].halted and not graph[n].idle]

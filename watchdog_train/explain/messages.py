@@ -33,8 +33,8 @@ class Message(NamedTuple):
     """A reading of the machine's own counters that disproves it."""
     remedies: tuple[str, ...] | None = None
     place: Literal["anywhere", "stays", "end"] = "anywhere"
-    """stays: it comes twice, without a later number for what it names; end: the log ends with
-    it."""
+    """stays: printed at least twice, and no later line has a number for what it names; end: the
+    log ends with it."""
 
 
 def _rows(name: str, certainty: x.Certainty, *patterns: str, **more: Any) -> Iterator[Message]:

@@ -24,6 +24,7 @@ from watchdog_train.explain.graph import Node, Waits
 
 _STANDARD = ("select.py", "selectors.py", "asyncio/", "multiprocessing/", "subprocess.py")
 _FOR_RANKS = (x.CollectiveWait, x.StoreWait, w.ChildWait)
+"""Waits for other processes of the job."""
 _LOOPBACK = ("127.", "[::1]", "localhost", "::1")
 
 
@@ -63,12 +64,12 @@ def patience(
     limits: WaitLimits,
     rows: Mapping[Node, PatienceRow] | None = None,
 ) -> Patience:
-    """The limits for a job whose silent ranks all have to move.
+    """The limit for a job whose silent nodes all have to move.
 
     Args:
         graph: who could end whose wait.
         doing: what each node does.
-        silent: the ranks that are judged.
+        silent: the nodes that are judged.
         silence: where in the training.
         limits: the settings.
         rows: of nodes of which more is known than their own wait.
@@ -94,7 +95,7 @@ def judge(facts: Chains, *, silence: Silence, limits: WaitLimits) -> Patience:
 
 
 def _asking(facts: Chains) -> tuple[int, ...]:
-    """The polling process, if all others of the job wait for it, or for nothing."""
+    """The processes that only poll, if every other one waits for the job and uses no CPU."""
     found = []
     for at, node in enumerate(facts.nodes):
         share = node.process.cpu_share
@@ -225,7 +226,7 @@ def row_of(doing: x.Doing, still: x.Standstill) -> PatienceRow:  # noqa: PLR0912
         case w.TcpWait(call="accept") | w.PipeWait(listens=True) | w.SleepWait():
             return "poll"
         case w.FileLockWait(holders=()) if doing.timed or not doing.path:
-            return "poll"  # a library polls; the kernel wakes its caller
+            return "poll"  # a library polls: the kernel would wake a blocked flock()
         case w.TcpWait(others=()) if not doing.address.startswith(_LOOPBACK):
             return "network"
         case w.FileWait(kind="fifo", others=(_, *_)) | w.PipeWait(others=(_, *_)) | w.TcpWait():

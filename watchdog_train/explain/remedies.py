@@ -51,7 +51,7 @@ class Grounds:
 
     @cached_property
     def involved(self) -> tuple[ProcessEvidence, ...]:
-        """The processes of the root; all without a root."""
+        """The processes of the root; all if it has no stacks, or without a root."""
         found = tuple(p for p in self.evidence.processes if p.pid in self._pids and p.pid)
         return found if any(p.threads for p in found) else self.evidence.processes
 
@@ -92,7 +92,7 @@ class Grounds:
 
     @property
     def dead_holder(self) -> bool:
-        """The root waits for a lock file whose holder is gone or idle."""
+        """The root waits for a lock file whose owner has exited, or for an unowned build."""
         if not any(isinstance(one, w.FileLockWait) and not one.holders for one in self.roots):
             return False
         alive = [lock.owner_alive for lock in self.evidence.locks]
@@ -115,7 +115,7 @@ class Grounds:
 
     @property
     def little_memory(self) -> bool:
-        """The OOM killer acted, or hardly any memory is left."""
+        """The OOM killer acted, the machine swaps, or hardly any memory is left."""
         host = self.evidence.host
         share = host.memory_available_share
         little = share is not None and share < _LITTLE_MEMORY

@@ -63,6 +63,7 @@ class Stack:
         return any_matches(pattern, (*native, *python))
 
     def avoids(self, *patterns: str) -> bool:
+        """Whether it has frames, and none of these."""
         return bool(self.frames) and not any(self.passes(pattern) for pattern in patterns)
 
 
@@ -73,7 +74,8 @@ class Captured:
     `running` and `resting`: its main thread ran or waited when it was sampled; neither if that
     is unknown. `trains`: a rank or another process; `helps`: a worker or another process.
     `is_cut_off`: no thread is left in it that could wake it. `is_apart`: a rank in no collective
-    while others wait in one. `forked`: known or likely by its command; `spawned`: not forked.
+    while others wait in one. `forked`: without an exec, known or likely by its command;
+    `spawned`: known not to be.
     """
 
     def __init__(self, scene: Scene, process: ProcessEvidence, doing: x.Doing) -> None:

@@ -101,7 +101,7 @@ _BY_FRAME: tuple[tuple[str, x.Doing], ...] = (
     ("sock_recv*|sock_connect*|sock_send*", w.TcpWait(call="read")),
     ("flock|fcntl_flock*", w.FileLockWait(complete=False)),
 )
-"""Waits without a kernel record, in the order of the checks."""
+"""Waits by their frames, if the kernel knows no better; the first match counts."""
 _NATIVE_LOCK = (
     "__lll_lock_wait*|*pthread_mutex_*lock*|*futex_wait*|*pthread_cond_*wait*|*sem_wait*|"
     "*lock_PyThread*|PyThread_acquire_lock*|rlock_acquire*|acquire_timed*"
@@ -170,6 +170,7 @@ def working_threads(process: ProcessEvidence) -> tuple[ThreadStack, ...]:
 
 
 def kernel_wait(process: ProcessEvidence, thread: ThreadStack | None) -> w.Wait | None:
+    """The thread's wait as the kernel reports it; None: not read."""
     fact = process.thread_waits.get(thread.os_id or 0) if thread is not None else None
     if fact is not None:
         return fact.wait
@@ -319,7 +320,7 @@ def _by_library(
     *,
     several: bool,
 ) -> x.Doing | None:
-    """A wait made by a library: the kernel sees a poll or a lock."""
+    """The object that a library waits for, where the kernel sees only a poll or a lock."""
     if any_matches(frame_sets.TAKES_GIL, frames[:_NATIVE_DEPTH]):
         owner = next((t for t in process.threads if t.owns_gil), None)
         return x.GilWait(
@@ -386,7 +387,7 @@ def _by_frame(process: ProcessEvidence, call: Sequence[Frame], own: Frame | None
 
 
 def _of_threading(process: ProcessEvidence, call: Sequence[Frame]) -> x.PythonLockWait:
-    """By the functions of threading.py in the stack, whose call order is typical."""
+    """The kind of lock, by which functions of threading.py call each other in the stack."""
     names = [frame.name for frame in call if frame.short == "threading.py"]
     if "_wait" in names:
         return x.PythonLockWait(kind="barrier")

@@ -33,6 +33,7 @@ class Live(Value):
     """Measurements of a run by a reading command."""
 
     at: float = 0.0
+    """Unix seconds."""
     mono: float | None = None
     """Monotonic clock of the events; None on another machine or after a boot."""
     supervisor_alive: bool | None = None
@@ -52,7 +53,7 @@ class Live(Value):
     states: dict[int, str | None] = msgspec.field(default_factory=dict)
     """Of the recorded members that live, by pid."""
     save: SaveRecord | None = None
-    """The newest save seen by a hook that still exists."""
+    """The newest save that a hook saw finished and that still exists."""
     log_tail: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 

@@ -196,6 +196,7 @@ def crash_words(crash: CrashFact, step: int | None = None) -> str:
 
 
 def _before(crash: CrashFact) -> str:
+    """The failures that led to it, as the beginning of its sentence."""
     told = ""
     if crash.disk is not None:
         told = f"{disk_words(crash.disk)}; "

@@ -96,6 +96,7 @@ def _cause(event: e.StallExplained, state: State) -> tuple[Topic, str] | None:
 
 
 def _end(event: e.FirstStep, state: State) -> str:
+    """The expected end by the pace before the restart; empty if unknown."""
     total, pace = state.progress.total_steps, state.progress.steps_s
     if not total or not pace or total <= event.step:
         return ""

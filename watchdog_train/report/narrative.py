@@ -54,6 +54,7 @@ def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def _has_come(event: e.TreeEvent, tree: Tree) -> bool:
+    """Whether the event is true of this machine as well."""
     match event:
         case e.Signalling():
             return tree.kill is not None and tree.kill.stage == event.stage

@@ -54,6 +54,7 @@ _MACHINE = {"silent": "not heard", "lost": "lost, not heard", "not-come": "not h
 
 
 def machine_cells(machine: MachineNow, *, now: float | None) -> tuple[str, str, str, str]:
+    """Name, host name, ranks and state."""
     word = _MACHINE.get(machine.state, machine.state)
     if machine.since is not None:
         word += f" since {clock_time(machine.since, now=now)}"

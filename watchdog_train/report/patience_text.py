@@ -14,7 +14,7 @@ from watchdog_train.report.explanation_text import what_happened
 from watchdog_train.report.words import clean, duration
 
 EXPECT_FACTOR = 1.5
-"""A pause should be announced somewhat longer than it was."""
+"""An announced pause should be this many times as long as the one that was seen."""
 _ROWS: dict[PatienceRow, str] = {
     "sleep": "wtrain waits until it wakes",
     "service": "wtrain waits until it has a task",

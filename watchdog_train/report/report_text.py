@@ -36,7 +36,7 @@ SHOWN_WHOLE = 3
 """The number of newest bundles that a page shows opened."""
 MOST_PLACE_LINES, MOST_NOTABLES, MOST_REJECTED = 400, 30, 20
 SIGSTOP = 19
-"""Launchers are only stopped by it."""
+"""wtrain holds launchers with it before a kill: it does not count as a kill."""
 SPENT_ON: dict[SpanKind, str] = {
     "kept": "steps that were kept",
     "redone": "steps that were done again",

@@ -27,6 +27,7 @@ _FRAMES = 6
 _MOST = {
     "": 1, "since": 1, "what": 6, "waits": 6, "why": 3, "where": 3, "then": 2, "known": 2, "on": 2
 }  # fmt: skip
+"""Lines of each part if there is room for all."""
 _SHORTENED = ("on", "known", "where", "then", "why", "waits", "what")
 """The order in which parts lose lines if there is no room: the answer last."""
 _ROOM = HEIGHT - 1 - 2

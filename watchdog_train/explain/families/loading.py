@@ -91,7 +91,7 @@ def worker_does_not_finish(scene: Scene, process: Captured) -> Cause | None:
 
 
 def _loader_waits_alone(process: Captured) -> bool:
-    """Whether it waits for a batch of workers without useful stacks."""
+    """Whether it waits for a batch while no child was seen to work or has ended."""
     ends = "_shutdown_workers || _reset"
     return any(
         one.passes(sets.LOADER_WAIT, _GETS) and one.avoids(ends) for one in process.working
