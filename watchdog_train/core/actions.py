@@ -46,6 +46,7 @@ class Request(Value, tag=True):
     kind: Literal["stop", "stop_now", "interrupt", "save", "dump"]
     by: str
     relayed: bool = False
+    """Passed on by another task of the job."""
 
 
 class LaunchReport(Value):
@@ -190,7 +191,7 @@ class Wait(Value):
     decides: bool = False
     """The end of this wait decides something: sample the processes at that moment."""
     idle: bool = False
-    """Nothing is under way; the end of a task wakes the supervisor."""
+    """Nothing is under way: the supervisor may sleep past `until`, an event wakes it."""
 
 
 class Record(Value):
@@ -278,6 +279,7 @@ class RestoreCopy(Value):
 
     path: str
     saved_at: float
+    """Of the torn file."""
     copy: str
 
 

@@ -27,6 +27,8 @@ a quarter of a core is seen running in every fourth sample."""
 
 
 class Window(Value):
+    """The running window: totals at its start, and what its samples have shown."""
+
     at: float
     cpu_s: float | None
     io_bytes: int | None
@@ -36,7 +38,7 @@ class Window(Value):
     uninterruptible: bool
     """Some member was in D state during the window."""
     running: bool
-    """Some member was in R state at a sample, or its state was unknown."""
+    """At some sample a member was in R state, or no state was known."""
     cpu_wait_s: float | None = None
     """The first value known in the window."""
     asked: bool = False
@@ -126,7 +128,7 @@ def is_quiet(activity: Activity, sample: Sample, detection: Detection) -> bool:
 
 
 def is_stuck(activity: Activity, sample: Sample, detection: Detection) -> bool:
-    """Quiet except for processes in D state: they wait for a disk or a driver."""
+    """Quiet except for processes in D state: for a disk, NFS or a driver."""
     return activity.stuck_windows >= required_windows(sample, detection)
 
 
@@ -175,7 +177,7 @@ def looked(window: Window, sample: Sample, states: set[str | None]) -> Window:
 
 
 def _may_run(members: tuple[MemberSample, ...], states: set[str | None]) -> bool:
-    """A process was seen running, or states are unknown."""
+    """A process was seen running, or no state is known."""
     return "R" in states or not members or states == {None}
 
 

@@ -94,7 +94,7 @@ def verdict(
         track: the memory, this poll included.
         sample: this poll.
         detection: the limits.
-        elsewhere_quiet: no rank of the same world works outside our tree, if that is known.
+        elsewhere_quiet: no rank of the same world works outside our tree, as far as is known.
     """
     if not any(member.state not in ("Z", "X") for member in sample.members):
         return Verdict(kind="alive", progress_at=track.progress_at)

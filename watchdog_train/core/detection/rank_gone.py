@@ -1,7 +1,7 @@
 """A rank that ended while others live: do they wait for a rank that will not come? Pure.
 
 A rank that failed takes the job with it: its launcher kills the others, or restarts all of them.
-Without a launcher the others block as soon as they need it. A rank that exited well is no sign
+If neither happens, the others block as soon as they need it. A rank that exited well is no sign
 alone: rank 0 may save, merge or upload for minutes after the others have finished.
 """
 

@@ -28,7 +28,7 @@ FRAMEWORK_STEP = 2
 STEP_WORDS = (1, FRAMEWORK_STEP)
 """Positions of optimizer steps and framework step in SlotReading.progress."""
 BACKWARDS = 3
-"""Position of backward passes; several of these without a step are steps by hand."""
+"""Position of backward passes; more than the next number without a step are steps by hand."""
 BACKWARDS_WITHOUT_STEP = 8
 LOG_GAPS = 16
 STOPPED_S = 10.0
@@ -110,6 +110,7 @@ class World(Value):
     """The most ranks ever seen here: by number, by process, and by their launcher's count. A rank
     that is not yet born, or has exited, still counts."""
     numbers: frozenset[int] = frozenset()
+    """Rank numbers ever seen here."""
     size: int | None = None
     """The largest world that any process has named."""
 
@@ -390,7 +391,10 @@ def is_saving(
 
 
 def by_output(rank: RankTrack, track: Track, detection: Detection) -> RankTrack:
-    """The rank with regular output as its steps; unchanged if the output is irregular."""
+    """Before any step that a hook counts: the rank with regular output as its steps.
+
+    Unchanged if the rank has steps or the output is irregular.
+    """
     gaps = track.log_gaps
     if rank.phase not in _BEFORE_STEPS or len(gaps) < detection.learn_after:
         return rank

@@ -19,7 +19,7 @@ from watchdog_train.core.model import Value
 from watchdog_train.core.model.progress import spans
 
 Relation = Literal["different-operation", "different-size", "behind", "same"]
-"""In the order of how much each explains."""
+"""The one that explains most is first."""
 _TIMEOUT = re.compile(
     r"(?:operation timeout|timed? ?out).{0,40}?Work\w{0,10}\((?P<fields>[^)]{1,400})"
 )
@@ -103,6 +103,7 @@ def _group(text: str) -> str:
 
 
 def compare(facts: Sequence[CollectiveFact]) -> Comparison | None:
+    """The group in which ranks differ most; None if no group has two ranks."""
     groups: dict[str, dict[int, CollectiveFact]] = {}
     for fact in facts:
         if fact.seq is not None or fact.op is not None or fact.last_enqueued is not None:

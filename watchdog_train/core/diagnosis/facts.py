@@ -229,4 +229,5 @@ class BundleVerdict(Value):
     seconds: float = 0.0
     problem: str | None = None
     done: tuple[str, ...] = ()
+    """What was or will be done about it."""
     hostname: str = ""

@@ -41,6 +41,7 @@ _NOTICED = re.compile(
     r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,10}) .{0,100}"
     r"exited on signal (?P<signal>\d{1,2})\b"
 )
+"""Printed by Open MPI's mpirun."""
 
 
 def first_failures(

@@ -108,6 +108,7 @@ def is_idle_worker(threads: Sequence[ThreadStack]) -> bool:
         for position, frame in enumerate(frames):
             if frame_matches(WORKER_LOOP, frame):
                 above = frames[:position]
+                # User code above the loop is a signal handler at work.
                 return (
                     bool(above)
                     and frame_matches(_QUEUE_GET, above[-1])

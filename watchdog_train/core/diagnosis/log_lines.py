@@ -54,6 +54,7 @@ _RANK_INSIDE = re.compile(
 
 class LogLine(Value):
     text: str
+    """Without the prefixes of launchers, clocks and loggers."""
     rank: int | None = None
     """From the launcher's prefix alone."""
     printer: str = ""
@@ -139,6 +140,7 @@ _PROGRESS = re.compile(
 _OF_THE_SCHEDULER = re.compile(
     r"\s{0,8}(?:(?:slurmstepd|srun|sbatch|scancel|slurmd)\b|(?:error: )?\*{3} (?:JOB|STEP) )"
 )
+"""Slurm counts its own steps, as in `*** STEP 77.0 ON gpu14 CANCELLED`: no progress."""
 
 
 def progress_of(text: str) -> tuple[str, float] | None:
@@ -167,6 +169,7 @@ def _amount(text: str) -> float:
 
 
 def advances(lines: Sequence[LogLine]) -> list[int]:
+    """Indices of lines with progress: a counter above its highest value so far."""
     best: dict[tuple[str, int | None], float] = {}
     found = []
     for at, line in enumerate(lines):

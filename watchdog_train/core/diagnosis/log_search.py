@@ -48,7 +48,8 @@ class LogIndex:
     def first(self, pattern: str, *, crashed: bool) -> Hit | None:
         """The first failure in time among the matching lines.
 
-        In a crash, lines with work after them count only after those without.
+        Lines with work after them count only in a crash, and only if all lines have work after
+        them.
         """
         found = [hit for log in self._logs for hit in log.hits(pattern)]
         allowed = MOVED_ON if crashed else 1

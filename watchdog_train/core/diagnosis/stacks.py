@@ -44,6 +44,7 @@ class Frame(Value):
 
 class ThreadStack(Value):
     frames: tuple[Frame, ...]
+    """Innermost first."""
     name: str | None = None
     os_id: int | None = None
     main: bool = False
@@ -80,7 +81,7 @@ _ROOTS = re.compile(
 
 @lru_cache(maxsize=8192)
 def both_ends(text: str, cap: int) -> str:
-    """Cut in the middle: the end of a long command says how it ended."""
+    """Cut in the middle: text about a long command has its result at the end."""
     head, tail = cap // 2, cap - cap // 2 - 1
     return text if len(text) <= cap else f"{text[:head]}…{text[-tail:]}"
 
@@ -186,6 +187,7 @@ def any_matches(pattern: str, frames: Iterable[Frame]) -> bool:
 
 
 def find_chain(chain: Sequence[str], frames: Sequence[Frame]) -> bool:
+    """Whether the patterns occur in this order, outermost first, with gaps allowed."""
     rest = reversed(frames)  # each pattern continues behind the match of the one before
     return all(any(frame_matches(pattern, frame) for frame in rest) for pattern in chain)
 
@@ -231,6 +233,7 @@ def is_forked(frames: Sequence[Frame]) -> bool | None:
 
 
 def trimmed(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Without native frames, and without the pure waits at the inner end."""
     python = [frame for frame in frames if not frame.native]
     start = 0
     while start < len(python) - 1 and any(frame_matches(wait, python[start]) for wait in WAITS):

@@ -222,7 +222,7 @@ _OF_AN_END = (
 _OF_A_CLOCK = (
     "backoff_until", "gpu_held", "scan_failures", "postponed", "kept_mono", "keep_failed",
 )  # fmt: skip
-"""Waits for a moment, or until some time after one."""
+"""Fields that hold, or are counted from, a monotonic moment: cleared when that clock restarts."""
 
 
 def _defaults(names: tuple[str, ...]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _defaults(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 POSTPONED_S = 1.0
-"""Seconds until a failed launch is tried again."""
+"""Seconds until a postponed launch, one for which something was missing, is tried again."""
 
 
 def _launching(state: State, event: e.AttemptLaunching) -> State:

@@ -91,6 +91,7 @@ class StallRecord(Value):
     explanation: Explanation | None = None
     crash: CrashFact | None = None
     joint: bool = False
+    """The explanation uses the evidence of all tasks of the job."""
     culprit_host: str | None = None
     recovered: bool = False
     reported_only: bool = False
@@ -125,6 +126,8 @@ class Kill(Value):
 
 
 class Tree(Value):
+    """The processes of one attempt on one machine."""
+
     host: str = ""
     """Empty: the machine of the supervisor."""
     launched: bool = False
@@ -159,7 +162,7 @@ class Tree(Value):
 
 
 LONG_ATTEMPT_S = 900.0
-"""Longer than any start that hangs: 150 s without steps, 15 minutes in a poll."""
+"""A start that hangs is declared a stall before: 150 s without steps, 15 minutes for a poll."""
 
 
 class AttemptRecord(Value, dict=True):
@@ -181,14 +184,14 @@ class AttemptRecord(Value, dict=True):
     trainings: int = 0
     """Calls of train() or fit() in one process, at most."""
     stall_id: str | None = None
-    """The stall that it was killed for; None: it ended without wtrain."""
+    """The stall for which it is or was killed; None: no stall, or one without a kill."""
     crash_id: str | None = None
     crash: CrashFact | None = None
     """What ended it, or the rank that the others waited for; None: unknown."""
     reported: tuple[str, ...] = ()
-    """Remedies that the training process has answered."""
+    """Remedies of which a training process reported whether they took effect."""
     taken: tuple[str, ...] = ()
-    """Remedies in effect, by the training process."""
+    """Those of them that a training process reported as in effect."""
     fastest_steps_s: float | None = None
     """The best recorded pace, steps per second."""
     resume: ResumeVerdict | None = None
@@ -260,7 +263,7 @@ class AttemptRecord(Value, dict=True):
 
     @property
     def cannot_start(self) -> bool:
-        """The command itself failed, and not one of several machines at this moment."""
+        """The command itself cannot be started, not only one of several machines at this moment."""
         if self.how_known != "not-started":
             return False
         lost = self.error is not None and self.error.code == "keeper-ended-early"
@@ -348,7 +351,7 @@ class State(Value):
     restarts_since_progress: int = 0
     """Restarts since the last newer step or checkpoint; this is what --max-restarts limits."""
     reopened_after: int = 0
-    """Attempts before the user continued the finished run: they use no limit."""
+    """Attempts before the user continued the finished run: they count toward no limit."""
     best_step: int | None = None
     members: tuple[Member, ...] = ()
     daemons: tuple[Daemon, ...] = ()
@@ -413,11 +416,13 @@ class State(Value):
     scan_failures: int = 0
     """Scans of checkpoints that failed since the last attempt."""
     scan_since_mono: float = 0.0
+    """When the first of them failed."""
     postponed: Postponed | None = None
     backoff_until: float | None = None
     gpu_held: GpuMemoryHeld | None = None
     """Who holds the GPU memory that the next attempt waits for, as last reported."""
     gpu_held_mono: float = 0.0
+    """When that was first reported; the wait for GPU memory counts from here."""
     commands_begun: int = 0
     """The attempt before which the user's commands were last started."""
     commands_done: int = 0

@@ -93,7 +93,10 @@ def hear(observation: Observation, state: State, _policy: Policy) -> Action | No
 
 
 def claim(observation: Observation, state: State, _policy: Policy) -> Action | None:
-    """Kill what lives of a leader's attempt before this run takes it over."""
+    """Record a living attempt of an earlier run's leader as this run's own, which has exited.
+
+    So its processes are killed before anything is launched.
+    """
     attempt = state.attempt
     others = {sight.host: sight.other for sight in observation.trees if sight.other}
     if not others or state.stop is not None or state.given_up is not None:

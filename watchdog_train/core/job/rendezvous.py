@@ -29,7 +29,7 @@ _VARIABLES = {
 
 
 def across_of(state: State) -> Across | None:
-    """The rendezvous options of this node's torchrun; None if the run is no node of a job."""
+    """This node's rendezvous options; None: no node of a job, or another backend."""
     task, launcher = state.task, state.launcher
     if task is None or task.kind != "node" or launcher is None:
         return None

@@ -55,7 +55,7 @@ class CollectiveWait(_FrameWait, tag="collective"):
     """An operation, or a rendezvous, that ends when all ranks of its group are in it."""
 
     op: str | None = None
-    """`all_reduce`; None: hidden by the caller, and not in the rank's records."""
+    """`all_reduce`; None: the frames hide the operation, and the rank recorded none."""
     seq: int | None = None
     """As the rank itself recorded it."""
     inside: Literal["backward", "ddp"] | None = None
@@ -76,7 +76,7 @@ class BatchWait(_FrameWait, tag="batch"):
     """The next batch of a DataLoader."""
 
     workers: tuple[Who, ...] = ()
-    """Workers that have work: all that are not idle."""
+    """Workers that may owe it: all that are not idle."""
 
 
 class JoinWait(_FrameWait, tag="join"):
@@ -168,7 +168,7 @@ class Standstill(Value):
     own: Place | None = None
     """The innermost frame of the user's own code."""
     at: Place | None = None
-    """The innermost frame of a library that is no pure wait."""
+    """The innermost frame that is no pure wait, if it is a library's."""
     thread: str | None = None
     """The thread, if not the main one."""
     since_s: float | None = None
@@ -225,7 +225,7 @@ class Unknown(Value):
     what: Literal["stack", "wait", "holder", "other-end", "ranks"]
     who: Who | None = None
     ranks: RankSpans = ()
-    """The ranks of `ranks` without any observation."""
+    """If `what` is "ranks": those without any observation."""
 
 
 ExplanationKind = Literal["hang", "crash", "slow", "stopped", "healthy", "unknown"]
@@ -293,7 +293,7 @@ PatienceRow = Literal[
     "dead-holder",  # a lock file whose owner, of this machine, is dead
     "releaser-died",  # the thread that should end it died of an exception; no other works
     "nobody-left",  # all possible releasers are idle, or all ranks are in one collective
-    "fifo",  # a FIFO without another end, in training or a save
+    "fifo",  # a FIFO whose other end no process has open, in training or a save
     "unknown",  # what it waits for is not known; and what a false alarm would cost
     "at-work",  # it works, though idle by the numbers: as unknown
     "network",  # another machine is to answer
@@ -316,6 +316,7 @@ class Silence(Value):
 
     phase: Phase = "train"
     early: bool = False
+    """Before the third step."""
 
 
 class Patience(Value):

@@ -141,7 +141,7 @@ class GpuUse(Value):
     """The lowest clock, as a share of that device's highest."""
     slowed_by: tuple[str, ...] = ()
     others: tuple[int, ...] = ()
-    """Pids of other users' processes on the same devices."""
+    """Pids of processes outside the job on the same devices."""
     other_names: tuple[str, ...] = ()
     """The same for a person: pid, command and user, as far as they are known."""
     draw: float | None = None

@@ -11,7 +11,7 @@ from watchdog_train.core.model.waits import Stopped
 from watchdog_train.core.model.words import Phase, Role, Value, host_of
 
 BEFORE_ANY_PHASE: tuple[Phase, ...] = ("unknown", "idle", "finishing", "finished")
-"""A process that is no rank is judged once it is in a later phase, or has made progress."""
+"""A process that is no rank is judged once it is in another phase, or has progressed."""
 
 
 class ProcessId(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
@@ -103,9 +103,9 @@ class SlotReading(Value):
     own_began: int | None = None
     """The step after the first one of this process, by the training's own count."""
     load_begun: bool = False
+    """It has begun to load the plan's checkpoint."""
     asks_for_path: bool = False
     """It has called resume_path()."""
-    """1: it has begun to load the checkpoint that it is to resume from."""
     continued: int = 0
     """1: at its first save its own count was above the checkpoint's."""
     began_anew: int | None = None
@@ -145,10 +145,11 @@ class MemberSample(Value):
     cpu_s: float | None = None
     slot: SlotReading | None = None
     gpu: GpuUse | None = None
+    """Of a rank: its own devices. None: unknown, or it uses none."""
     waits_for_input: bool | None = None
     """Blocked reading a terminal or stdin; None: unknown."""
     held: Stopped | None = None
-    """Why it may not run, if its state is T or t: frozen processes are in state T, too."""
+    """What stops it, if its state is T or t: frozen processes are in state T, too."""
     handles_sigterm: bool | None = None
     """Of a wrapper: a process without heartbeat above a launcher or rank; None: not looked up."""
 
@@ -237,6 +238,7 @@ class Outliving(Value):
     """Of one core, since the poll before."""
     io_bytes_s: float | None = None
     files: tuple[str, ...] = ()
+    """Open for writing."""
 
 
 class ThreadWait(Value):

@@ -105,6 +105,7 @@ class RunProgress(Value):
     percent: float | None = None
     eta_s: float | None = None
     steps_s: float | None = None
+    """The recent steps per second, once steady; `eta_s` is computed from it."""
     samples_s: float | None = None
     loss: float | None = None
 

@@ -162,6 +162,7 @@ class RestoreAnswer(Value):
     aside: str | None = None
     """The present path of the torn file."""
     problem: str | None = None
+    """Why nothing was changed."""
 
 
 class CheckpointFinding(CheckpointRef):

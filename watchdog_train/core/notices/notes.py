@@ -33,6 +33,7 @@ class TaskNote(Value):
     late: bool
     """It is acknowledged when it is done, not before it begins."""
     rejects: bool
+    """It returns to the queue when its worker dies."""
 
 
 class Note(Value):

@@ -219,7 +219,7 @@ def _not_loaded(observation: Observation) -> Why:
 
 
 def _all_began_anew(sample: Sample, expected: int | None) -> int | None:
-    """The step by which all ranks show that they did not resume; else None."""
+    """The lowest step by which a rank shows that it did not resume; None if any rank resumed."""
     told = [slot for _, slot in sample.judged]
     looked = any(slot.began_anew is not None and slot.load_begun for slot in told)
     resumed = any(

@@ -20,6 +20,7 @@ SHARED_S = 120.0
 """How long another process is on the GPU; a person with a tool stays for less."""
 DISPLAYS = ("Xorg", "Xwayland", "gnome-shell", "kwin", "plasmashell", "mutter", "sddm", "gdm")
 UNSAVED_FIRST_S = 2 * 3600.0
+"""Training without any save."""
 UNSAVED_FLOOR_S = 1800.0
 UNSAVED_FACTOR = 2.5
 """Factor on the longest time between two saves of this attempt."""
@@ -38,6 +39,7 @@ class Room(Value):
     """Supervisor's clock."""
     disks: tuple[DiskRoom, ...] = ()
     memory_free_bytes: int | None = None
+    """What a process may still take without swapping."""
     memory_total_bytes: int | None = None
 
 
@@ -60,6 +62,7 @@ class Outlook(Value):
     saved_at: float | None = None
     """Of the newest finished save; before it the first step."""
     longest_s: float | None = None
+    """From the first step or a finished save to the next one; None: no save yet."""
     inherited: tuple[Ahead, ...] = ()
     inherited_until: float = 0.0
 
@@ -135,6 +138,7 @@ def _settle(memory: Outlook, found: tuple[Ahead, ...], now: float) -> Outlook:
 
 
 def warnings(found: tuple[Ahead, ...] | None, said: tuple[Ahead, ...]) -> list[Warned]:
+    """Warnings that are new or over; `found` None: not measured."""
     if found is None:
         return []
     known, still = ({one.key for one in each} for each in (said, found))

@@ -145,7 +145,7 @@ class WaitLimits(Value):
     unknown_early_s: float = 150.0
     """The same before the third step: a slow first step can look idle for a minute."""
     cost_most_s: float = 900.0
-    """An unknown wait that may end lasts as long as a false alarm would cost, at most this."""
+    """An unknown wait that may end gets as long as a false alarm would cost, at most this."""
     network_s: Annotated[
         float,
         setting(

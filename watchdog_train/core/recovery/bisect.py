@@ -19,6 +19,7 @@ What = Literal["workers", "evaluation", "ranks", "examples"]
 Outcome = Literal["ran", "hung", "failed", "unclear"]
 """unclear: it neither ended nor hung within its time, or a person stopped it."""
 Levels = Mapping[What, tuple[int, ...]]
+"""The amounts to try, lowest first."""
 MOST_TRIALS = 15
 SILENCE_LEAST_S = 30.0
 FACTOR = 3.0

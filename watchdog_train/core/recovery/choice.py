@@ -33,16 +33,16 @@ class Choice(Value):
     chosen: CheckpointFinding | None
     rejected: tuple[CheckpointRejected, ...]
     spent: tuple[str, ...] = ()
-    """Names of valid ones, and the attempts that failed with them."""
+    """Names of the rejected ones that are valid, but with which attempts failed."""
 
 
 def choose_checkpoint(
     state: State, survey: Survey, *, instead_of: CheckpointRef | None = None
 ) -> Choice:
-    """The newest valid checkpoint; one of unknown validity only if no valid one is left.
+    """The newest valid checkpoint; one of unknown validity only if none is valid.
 
-    One that attempts failed with is passed over if another is left. `instead_of` asks for the next
-    older one of the same training.
+    One that attempts failed with is passed over if another valid one is left. `instead_of` asks
+    for the next older one of the same training.
     """
     findings = survey.findings
     refused = [_refusal(finding, state) for finding in findings]
@@ -76,7 +76,7 @@ def choose_checkpoint(
 
 
 def _is_torn_later(finding: CheckpointFinding, chosen: CheckpointFinding) -> bool:
-    """A half-written save after the chosen one; no hook noted it, so the scan lists it later."""
+    """A half-written save after the chosen one; no hook noted it, so the scan lists it behind."""
     same = finding.whole is False and finding.home == chosen.home
     return same and (finding.saved_at or 0.0) > (chosen.saved_at or math.inf)
 

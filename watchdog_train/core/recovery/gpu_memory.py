@@ -1,7 +1,7 @@
 """GPU memory between two attempts: who holds what the next attempt needs. Pure.
 
-Nothing is started while an old process of the job still has GPU memory, or while another user has
-taken what the job had before: a start there ends with an out-of-memory error that is not the
+Nothing is started while an old process of the job still has GPU memory, or while another process
+has taken what the job had before: a start there ends with an out-of-memory error that is not the
 training's. wtrain names the holder and waits; after the limit the run ends with 75.
 """
 

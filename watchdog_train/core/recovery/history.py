@@ -23,6 +23,7 @@ from watchdog_train.core.recovery.crashes import Crash
 from watchdog_train.core.recovery.remedies import Remedies, parted
 
 EARLY_LIMIT = 2
+"""Attempts of one plan that end before their first step."""
 STUCK_LIMIT = 3
 """Attempts of one plan without a newer step or checkpoint."""
 SLOWER_FACTOR = 3.0

@@ -52,7 +52,7 @@ def keep(observation: Observation, state: State, policy: Policy) -> Action | Non
 
 
 def to_keep(saves: tuple[SaveRecord, ...], state: State, most_bytes: int) -> SaveRecord | None:
-    """The newest save of a single file that is overwritten in place, without a copy of any."""
+    """The newest save to copy, of a file overwritten in place; None: it is kept, or none fits."""
     kept = {one.path: one.saved_at for one in state.kept}
     for save in reversed(saves):
         if not save.files:  # it is being written: what an older note says of it is past
@@ -123,8 +123,8 @@ def restore(
 ) -> Action | None:
     """Put a kept copy back, once, if the script opens its own path and that is torn.
 
-    Also if the next attempt gets another one, unless by the user's own --resume-arg: it may not
-    use it.
+    Also if the next attempt is given another one, which the script may ignore; not if it is given
+    by the user's own --resume-arg.
     """
     used, told, survey = plan.checkpoint, observation.restored, observation.survey
     if told is not None:

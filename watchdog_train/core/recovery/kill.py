@@ -81,7 +81,7 @@ def begin_first(sequence: KillSequence, observation: Observation, state: State, 
 def pursue_all(
     observation: Observation, state: State, stopping: Stopping, *, ask_until: float
 ) -> Action | None:
-    """The next action of the kill under way, on all machines in the same stage.
+    """The next action of the kill under way: on all machines in the earliest stage that has one.
 
     A kill begun on one machine is begun on the others; processes that a training left belong to
     their machine.
@@ -96,7 +96,7 @@ def pursue_all(
         sight = observation.of(host)
         sample = sight.sample
         action: Action | None = None
-        # A sample older than the machine's answer to the last order proves nothing.
+        # A sample from before the agent obeyed this supervisor, or its last signal, proves nothing.
         if not sight.is_heard or (kill is not None and sight.obeyed_at > observation.now):
             action = Wait(until=observation.now + LOOK_AGAIN_S)
         elif kill is not None:
@@ -154,7 +154,7 @@ def pursue(
     if stage == "ask":
         deadline = ask_until
     if stage == "terminate" and kill.sequence == "stop" and state.stop is not None:
-        # A shell killed by the signal leaves its training the rest of the time to save.
+        # The signal may have killed a shell: its training has the rest of the grace time to save.
         deadline = max(deadline, state.stop.mono + stopping.grace_s)
     if targets and now < deadline:
         newcomers = tuple(target for target in targets if target not in kill.targets)
@@ -195,7 +195,7 @@ def begin(
         targets = _targets(sequence, stage, alive, state, root=root)
         signal = _root_signal(state) if stage == "root" else SIGNALS[stage]
         if stage == "keeper":
-            # The keeper waits for its orphans: inform it that the remaining ones stay.
+            # The keeper waits for orphans: SIGTERM tells it that some stay on purpose.
             stays = any(daemon.is_left for daemon in sample.daemons)
             targets = (keeper,) if stays and keeper is not None else ()
             signal, why = (SIGTERM if targets else 0), Why("nothing-left")

@@ -67,7 +67,7 @@ def next_step(
     elif added is None or (not added and case.same_again):
         added = _permitted(case) or added
     if added is None and state.just_reopened:
-        added = ()  # at a person's request, after changes of their own
+        added = ()  # a person asked for it, and knows what has changed since
     if added is None:
         return _give_up(case, offers)
     return _restart(case, added, offers)
@@ -138,12 +138,12 @@ def _may_try(case: Case, spec: RemedySpec) -> bool:
         return False
     if case.explanation is not None and spec.id in case.explanation.pointless:
         return False
-    # A setting in partial effect may be tried completely once it is allowed.
+    # A setting of which only a part is in effect may be tried as a whole once it is allowed.
     return all(use.id != spec.id or use.in_part for use in case.effect)
 
 
 def _may_try_in_part(case: Case, spec: RemedySpec) -> bool:
-    """Whether the part without permission may help: it is for the ranks other than 0."""
+    """Whether the part that needs no permission may help: it is for the ranks other than 0."""
     if spec.in_part is None or any(use.id == spec.id for use in case.effect):
         return False
     root = case.explanation.root if case.explanation is not None else None
@@ -192,7 +192,10 @@ def _with_older(case: Case) -> Case | None:
 
 
 def _crashed_by_itself(case: Case) -> bool:
-    """An error of the script, twice with one checkpoint, points at it; hangs and kills do not."""
+    """Whether an error or native crash ended it.
+
+    Repeated with one checkpoint, such an end points at the checkpoint; hangs and kills seldom do.
+    """
     end = case.rank_end
     signal = end.signal if end is not None else case.attempt.signal
     return case.failed and signal in (None, *_NATIVE_CRASHES)

@@ -74,7 +74,7 @@ def _doubts(state: State, attempt: AttemptRecord) -> tuple[Why, ...]:
     elif total is not None and attempt.last_step < total:
         doubts.append(Why("ended-early", step=attempt.last_step, of=total))
     doubts += [Why("others-went-on", end=end) for end in state.rank_ends[:4] if has_failed(end)]
-    # It saved before: the plan's checkpoint, or one that is gone or damaged.
+    # An earlier attempt saved: the plan's checkpoint, or one that is gone or damaged.
     before = any(one.saves for one in state.attempts if one.attempt < attempt.attempt)
     if attempt.resume == "contradicted":
         doubts.append(Why("began-again"))

@@ -15,7 +15,7 @@ EVERYWHERE: tuple[Platform, ...] = get_args(Platform)
 
 
 def parted(word: str) -> tuple[str, int | None]:
-    """The remedy and the number of `ID` or `ID=N`; None if no number can be read."""
+    """The remedy and the number of `ID=N`; the unchanged word and None without a valid number."""
     name, _, number = word.partition("=")
     if number.isascii() and number.isdigit() and len(number) < 10 and int(number):
         return name, int(number)
@@ -43,6 +43,7 @@ class RemedySpec(Value):
     precondition: str = ""
     """When it may be applied, and who checks that; "" when it always may."""
     changes: str = "nothing"
+    """What it changes for the result of the training."""
     may_break: str
     script_line: str = ""
     """The lines that make it permanent in the script, "" without any."""

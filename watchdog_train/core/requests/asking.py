@@ -1,7 +1,8 @@
 """Requests that the training itself answers: to save, and to save and exit. Pure.
 
-A request is no save: the proof is a valid checkpoint that was finished after it. A training that
-cannot be asked gets a signal, with a message; a gentle stop does not interrupt a save under way.
+A request is no save: the proof is a valid checkpoint that was finished after it. If a training
+cannot be asked, the user is told, and a stop sends a signal; a gentle stop does not interrupt a
+save under way.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Settled = Literal["rendezvous", "id", "store", "logs", "streams"]
 
 SHARED_STORE_OFF = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _ALL_SETTLED: tuple[Settled, ...] = ("rendezvous", "id", "logs", "streams")
-"""Of a launcher with some unknown options; its store is left alone."""
+"""Of a launcher with unknown options. Without "store": no user sets it, so wtrain still does."""
 UNKNOWN_RANKS = 16
 """Highest expected value of `--nproc-per-node gpu` on one machine."""
 MOST_RANK_STREAMS = 64
@@ -43,7 +43,9 @@ class Across(Value):
     rdzv_id: str = ""
     node_rank: int | None = None
     nodes_said: bool = False
+    """--nnodes is set."""
     conf: bool = False
+    """--rdzv-conf is set."""
 
 
 class Launcher(Value):
@@ -53,6 +55,7 @@ class Launcher(Value):
     processes: int | None
     """On this node; None if only the launcher knows it (`auto`, `gpu`)."""
     max_restarts: int = 0
+    """By the launcher itself, not by wtrain."""
     settled: tuple[Settled, ...] = ()
     """What the user has set by options, environment or accelerate's config: left as it is."""
     across: Across | None = None
@@ -90,7 +93,7 @@ def environment(
 
     A fresh port is `localhost:0`: the launcher binds a free one itself, so no process can take it
     between our choice and its start. Over several nodes all have to agree on id and port: with
-    a supervisor on each `node` the plan has them (core.job.meeting), else they stay as they are.
+    a supervisor on each `node` the plan has them (core.job.rendezvous), else they stay as they are.
     """
     env: dict[str, str] = {}
     if launcher is None:
