@@ -75,7 +75,7 @@ def clean(
 
 
 def _print_text(found: tuple[Leftover, ...], problems: dict[str, str | None], *, yes: bool) -> None:
-    """`problems`: of those that were to be removed."""
+    """`problems`: of those that were to be removed; None: removed."""
     if not found:
         echo("nothing is left over")
         return

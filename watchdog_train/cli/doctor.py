@@ -69,7 +69,7 @@ FEW_INODES = 10_000
 
 
 def _check(name: str, holds: bool | None, says: str, ill: str | None, mend: str | None) -> Check:
-    """All is well with these words, or a warning with those (None: the same) and a fix."""
+    """OK with `says` if it holds; else a warning with `ill` (None: with `says`) and a fix."""
     if holds:
         return Check(name=name, status="ok", says=says)
     return Check(name=name, status="warning", says=ill or says, mend=mend)

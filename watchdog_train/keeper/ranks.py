@@ -148,7 +148,7 @@ class Copy:
 
     def __init__(self, path: str, cap_bytes: int) -> None:
         self.file = CappedFile(path, cap_bytes)
-        self.missing_bytes = 0  # before the next block in this file; under the lock of all
+        self.missing_bytes = 0  # before the next block in this file; guarded by RankStreams.changed
         self.folder_made = False
 
     def append(self, block: bytes, missing_bytes: int) -> int:

@@ -1,6 +1,7 @@
 """The training's root process: started, waited for by its pid, and its orphans adopted.
 
-It must not wait on any child but by its pid, and must leave no trace in the training.
+It must not wait on any child but by its pid, and must leave nothing of its own in the training: no
+descriptor, no signal mask.
 """
 
 from __future__ import annotations

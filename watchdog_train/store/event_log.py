@@ -1,4 +1,4 @@
-"""Append events to a run's log: durable where it matters, without delaying the loop.
+"""Append events to a run's log: durable where it matters, and a slow disk does not hold the loop.
 
 One thread writes. The caller waits at most two seconds for a lifecycle event and never for
 the others; what the disk has not taken by then is copied into a spill file on local memory, and

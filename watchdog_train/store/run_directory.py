@@ -176,7 +176,7 @@ def resolve(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
 def resolve_live(run_ref: str | None, runs_dir: Path | None = None) -> RunDirectory:
     """The run for commands that act: without a reference the only live run here.
 
-    WtrainError: unknown, of another user, a copy, or without a reference not one live run here.
+    WtrainError: unknown, of another user, or a copy; without a reference: no or several live runs.
     """
     run = resolve(run_ref, runs_dir) if run_ref else _only_live_one(runs_dir or default_runs_dir())
     run.hold()
