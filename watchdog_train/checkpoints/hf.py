@@ -81,7 +81,7 @@ def _check_witness(path: str, step: int | None) -> None:
 
 
 def _check_resume_set(path: str, names: set[str]) -> str | None:
-    """Weights, optimizer, scheduler and random state are all there; else why that is open."""
+    """DamagedError if a part of the training's state is missing; the reason if that is open."""
     for name in sorted(names):  # PEFT reads the settings of an adapter before its weights
         folder, slash, file = name.rpartition("/")
         settings = f"{folder}{slash}adapter_config.json"

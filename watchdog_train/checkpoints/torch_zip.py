@@ -39,6 +39,7 @@ class Window:
         self.seekable = file.seekable
 
     def tell(self) -> int:
+        """Bytes from the beginning of the part, not of the file."""
         return self._file.tell() - self._begin
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

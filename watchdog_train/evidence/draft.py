@@ -41,7 +41,7 @@ class Draft:
         """Why it cannot be written; None: it can."""
 
     def changed(self) -> None:
-        """New evidence, to be written once the last version is old enough."""
+        """Note new evidence; keep() writes it once the last version is old enough."""
         self._changed = True
 
     def keep(self) -> None:

@@ -116,7 +116,7 @@ def with_main(
 ) -> tuple[ThreadStack, ...]:
     """The threads with the main one marked, by its name, its id, or its outermost frame.
 
-    In another pid namespace names and ids differ.
+    In another pid namespace neither name nor id identifies it.
     """
     signs = [_sign_of_main(one, pid) for one in threads]
     main = signs.index(min(signs)) if min(signs, default=3) < 3 else None

@@ -62,7 +62,7 @@ class Asked:
 
 
 def slot_words(slot_dir: str | None, who: ProcessId) -> tuple[int, ...] | None:
-    """The words of this process's slot; None without a readable one."""
+    """The words of the slot; None if unreadable or of an earlier process with this pid."""
     if slot_dir is None:
         return None
     path = os.path.join(slot_dir, f"{who.pid}{layout.SLOT_SUFFIX}")

@@ -253,8 +253,8 @@ def _weight(failure: Failure) -> int:
 def cause_first(groups: Sequence[Sequence[Failure]]) -> tuple[Failure, ...]:
     """The likeliest cause, of several the first in time; then the others.
 
-    The last exception that a process prints has ended it; of several without a prefix the first
-    one counts.
+    The last likely one that a process prints has ended it. In the output of a launcher's ranks
+    without a rank prefix the first one counts.
     """
     every = [one for group in groups for one in group]
     launched = any(is_wrapper(one.fact) or "Process" in one.fact.thread for one in every)

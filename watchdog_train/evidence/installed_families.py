@@ -29,6 +29,7 @@ def all_families() -> tuple[tuple[Family, ...], list[str]]:
 
 
 def _top(one: Family) -> str:
+    """The top-level module that declared it; empty: it has no function."""
     function = one.of_process or one.of_job or one.of_message
     return function.__module__.partition(".")[0] if function is not None else ""
 

@@ -99,7 +99,7 @@ def _line(record: bytes, since: float) -> str | None:
 
 
 def evidence(lines: Iterable[str], pids: Collection[int], *, uses_gpu: bool) -> tuple[LogText, ...]:
-    """Lines about this training: they name one of its processes, its GPU or its server."""
+    """Lines that name a process or GPU of the training, or a file server that is still silent."""
     kept: list[str] = []
     silent: dict[str, str] = {}
     for line in lines:

@@ -33,6 +33,7 @@ class ProcLook(Value):
     at: float
     wchan: str | None = None
     traced: bool = False
+    """A tracer, such as a debugger, holds it."""
     threads: tuple[ThreadFact, ...] = ()
     handles_signals: tuple[int, ...] | None = None
     """See ProcessEvidence."""

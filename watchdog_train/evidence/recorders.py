@@ -109,7 +109,7 @@ def fetch(path: str, query: str = "") -> Any | None:
     """The recorders of the worker server on this socket; None without an answer in time.
 
     Returns:
-            One dump; see `core.diagnosis.recorder.joined` if both recorders hold something.
+        One dump; see `core.diagnosis.recorder.joined` if both recorders hold something.
     """
     until = time.monotonic() + ANSWER_S
     found: dict[str, Any] = {}

@@ -86,6 +86,7 @@ class Target:
         self.learn(why_not=why_not)
 
     def learn(self, **facts: Any) -> None:
+        """Set fields of ProcessEvidence."""
         self.known = replace(self.known, **facts)
 
     def may_be_attached(self) -> bool:

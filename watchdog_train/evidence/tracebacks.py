@@ -54,6 +54,7 @@ _LOGGED = re.compile(
     r"\b(?:[Ee]rror|ERROR|FATAL|CRITICAL|[Ee]xception)\b[^\n]{0,120}?[\s:|-]"
     r"(?P<type>(?:\w{1,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception)): (?P<message>.+)"
 )
+"""A line of a logger with the level of an error."""
 _WRAPPERS = re.compile(
     r"(?:.*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|"
     r"(?:Base)?ExceptionGroup|_?RemoteTraceback|CalledProcessError|RayTaskError(?:\(\w+\))?)\Z"

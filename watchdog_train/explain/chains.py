@@ -427,6 +427,7 @@ class Chains:
         return self._others(at, tuple(inner), complete, doing.left_s is not None)
 
     def owns(self, at: int, inner: int) -> bool:
+        """Whether `inner` is another thread of the process of `at`."""
         return inner in self._inner.get(at, ())
 
 

@@ -52,6 +52,7 @@ class Stack:
         self._passed: dict[tuple[str, ...], bool] = {}
 
     def passes(self, *chain: str) -> bool:
+        """Whether its frames go through these, outermost first, gaps allowed."""
         if chain not in self._passed:  # every suspect may be asked about every other process
             self._passed[chain] = bool(self.frames) and find_chain(chain, self.frames)
         return self._passed[chain]

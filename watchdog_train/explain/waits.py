@@ -297,6 +297,7 @@ def hears_children(process: ProcessEvidence) -> bool:
 
 
 def _is_timer(frames: Sequence[Frame]) -> bool:
+    """The thread of a threading.Timer before its time."""
     return bool(frames) and all(frame.native or frame.short == "threading.py" for frame in frames)
 
 

@@ -281,7 +281,7 @@ def doing_words(  # noqa: PLR0912, PLR0915 - one case for each kind of wait
     Args:
         doing: of a process.
         pid: of that process, which may itself hold the other end.
-        silent_s: time without progress: a shorter sleep is repeated.
+        silent_s: seconds without progress: a shorter sleep is repeated.
     """
     match doing:
         case w.FileWait():

@@ -41,6 +41,7 @@ def narrate(event: e.AnyEvent, state: State) -> tuple[str, ...]:
 
 
 def told(event: e.AnyEvent, state: State) -> tuple[str, ...]:
+    """The lines of narrate() without the prefix."""
     lines = tuple(_lines(event, state))
     if not isinstance(event, e.TreeEvent) or isinstance(event, e.MachineLost):
         return lines
