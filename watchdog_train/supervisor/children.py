@@ -121,7 +121,7 @@ class ChildTable:
         child.deadline = self._clock()
 
     def end_all(self) -> None:
-        """Kill remaining children before the supervisor exits; waits 3 s at most."""
+        """Kill remaining children before the exit; waits KILL_AFTER_S + GONE_WITHIN_S at most."""
         for child in self._children.values():
             self.end(child)
         until = self._clock() + KILL_AFTER_S + GONE_WITHIN_S
@@ -239,8 +239,8 @@ class Helper:
     """A child that works for the supervisor, at most one process at a time under one name.
 
     Every method returns at once. A child with one question gets it as a file and answers with a
-    file. One that stays reads its stdin, and prints lines. The caller decides what a failure
-    means, and when to try again.
+    file. One that stays prints lines; its stdin ends with the supervisor. The caller decides what a
+    failure means, and when to try again.
     """
 
     def __init__(self, children: ChildTable, name: str, folder: Path | None = None) -> None:

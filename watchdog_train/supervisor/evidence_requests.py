@@ -113,7 +113,7 @@ class EvidenceRequests(msgspec.Struct, frozen=True):
         )
 
     def _as_known(self, end: RankEnd) -> RankEnd:
-        """For the root rank the keeper's record is more exact than what we can observe."""
+        """With the keeper's code and signal for the root, if we saw neither of them."""
         tree, told = self.state.tree(self.sight.host), self.sight.exit
         is_root = tree is not None and end.identity == tree.root
         if told is None or not is_root or (end.code, end.signal) != (None, None):

@@ -299,9 +299,10 @@ class Machine(Value):
 
     runs: tuple[RunDirectory, ...]
     recorded: Mapping[ProcessId, str]
-    """The run id of each process that a log recorded as a member."""
+    """The run id of each root, keeper and member that a log recorded."""
     finished: frozenset[str]
     held: frozenset[str]
+    """Runs with a living supervisor, or where that is unknown."""
     mapped: str | None
     """See mapped_names()."""
     left: Mapping[ProcessId, str]

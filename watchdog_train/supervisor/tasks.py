@@ -107,7 +107,8 @@ class Tasks:
         """Start a scan of the checkpoints; `keep` gets a copy where there is room.
 
         Question and answer lie in `folder`, in memory: on a full disk there would be no answer, and
-        the next attempt would begin from its start. OSError (maybe PASSING): cannot be started.
+        the next attempt would begin from its start. OSError (of PASSING): try again later. Any
+        other error becomes the answer.
         """
 
         def kept(answer: Survey) -> None:

@@ -235,7 +235,7 @@ def in_foreground(fd: int) -> bool:
 
 
 def _must_wait(fd: int) -> bool:
-    """Whether background jobs may not write to this terminal (`stty tostop`).
+    """Whether this is a background job that may not write to the terminal (`stty tostop`).
 
     The kernel would stop us for writing, and the training would be unwatched.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 from watchdog_train.trusted_files import owner_name
 
 ROOM_BYTES = 16 * 1024 * 1024
-"""Left free on a tmpfs by every writer: a page that cannot be had is a SIGBUS."""
+"""Left free on a tmpfs by every writer: without a free page SIGBUS kills the writer."""
 _NETWORK_FILE_SYSTEMS_TEXT = """
     9p afs beegfs ceph cifs coda davfs fuse.ceph fuse.davfs fuse.gcsfuse fuse.glusterfs
     fuse.goofys fuse.juicefs fuse.mount.s3 fuse.mountpoint-s3 fuse.rclone fuse.s3fs

@@ -150,7 +150,7 @@ _OBJECT, _WORD, _TEXT_CAP = 256, 8, 1024
 
 
 def path_text(pid: int, address: int) -> str | None:
-    """The system-call text of a pathlib path in a process of CPython.
+    """The text of a pathlib path in a process of CPython, as system calls get it.
 
     Object kinds are checked by the names of their types, and memory is only read. None for another
     layout, and for a path that is not ASCII.

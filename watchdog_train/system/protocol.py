@@ -32,7 +32,7 @@ class BlindError(OSError):
 
 
 MASTER = "master of "
-"""The other end of a terminal, followed by the name of its terminal."""
+"""Prefix of the name of a pseudo-terminal's other end; the terminal's path follows."""
 
 
 class OpenFile(NamedTuple):
@@ -132,7 +132,7 @@ class ProcessSystem(Protocol):
         return None
 
     def watch_exit(self, who: ProcessId) -> ExitWatch | None:
-        """Open this very process, to learn its exit status; None if not possible."""
+        """Watch this very process, to learn its exit status; None if not possible."""
         return None
 
     def tcp_bytes(

@@ -113,9 +113,9 @@ class TcpCounter:
 
 
 def tcp_sockets() -> dict[bytes, TcpSocket]:
-    """TCP connections of this network namespace by cookie; moved: acknowledged plus received bytes.
+    """TCP connections of this network namespace by cookie; OSError: no answer of the kernel.
 
-    OSError: no answer of the kernel.
+    `moved_bytes` is acknowledged plus received.
     """
     found: dict[bytes, TcpSocket] = {}
     for message in _tcp_messages(1 << (INET_DIAG_INFO - 1), STATES_WITH_DATA):

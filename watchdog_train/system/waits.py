@@ -85,7 +85,7 @@ class WaitReader:
         self._open_by: dict[str, list[tuple[int, OpenFile]]] | None = None
         self._complete = proc.read_stat(1) is not None  # else mounted with hidepid
         self._alone = proc.link("self", "ns/pid") == _FIRST_PID_NAMESPACE
-        """No process on this machine is missing in /proc: this is no container."""
+        """Not in a container, where /proc lacks the processes of other pid namespaces."""
         self._clock_ms = _last_ran_ms("self")
         self._moved: dict[int, int] | None = None
         self._tcp: dict[str, dict[int, TcpRow]] = {}

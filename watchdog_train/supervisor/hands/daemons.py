@@ -321,6 +321,7 @@ class _Table:
 
 
 def command_of(system: ProcessSystem, pid: int) -> str:
+    """Its command line without secrets, COMMAND_CHARS at most; empty if unknown."""
     arguments = (system.command_line(pid) or ())[:COMMAND_CHARS]  # of thousands of files
     return printable(" ".join(redact_argv(arguments))[:COMMAND_CHARS])
 

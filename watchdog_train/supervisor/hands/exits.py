@@ -58,6 +58,7 @@ class KeeperRecord(Value):
 
     @property
     def error(self) -> str | None:
+        """Why no training could be started; None if one was."""
         return self.failure.message if self.failure is not None else None
 
     def root(self, system: ProcessSystem) -> ProcessId | None:
@@ -102,6 +103,7 @@ class Ending:
         self._watch: ExitWatch | None = None
         self.status: ExitStatus | None = None
         self.known_at = 0.0
+        """When `status` became known, monotonic seconds; 0 before."""
 
     def follow(self, root: ProcessId | None) -> None:
         """Follow the root while it lives: its keeper may die before it."""

@@ -117,6 +117,7 @@ def start_keeper(
 
 
 def stream_files(attempt_dir: Path) -> dict[str, Path]:
+    """Capture files by stream: output, or stdout and stderr; empty before launch.json exists."""
     streams = read_orders(attempt_dir).get("streams")
     known = ("output", "stdout", "stderr")
     return {

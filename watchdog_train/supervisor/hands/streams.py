@@ -32,7 +32,7 @@ class Ends:
     def __init__(
         self, terminal: Terminal, rank_streams: int = 0, *, is_shown: bool = False
     ) -> None:
-        """`rank_streams`: ranks with streams of their own. `is_shown`: a pipe or file gets all."""
+        """`rank_streams`: ranks with own streams. `is_shown`: a user's pipe or file gets it all."""
         names = ("output",) if terminal.same_stream else ("stdout", "stderr")
         self.files = {name: f"{name}.log" for name in names}
         self.wake_read = self.wake_write = -1

@@ -31,7 +31,7 @@ LEADER = "leader"
 LOST_S = 20.0
 """Silence after which an end counts as disconnected."""
 HELLO_EVERY_S = 5.0
-"""An agent that has nothing else to send sends its name this often."""
+"""How often an agent sends its name, so that one with nothing else to send is heard, too."""
 LINGER_S = 3.0
 FULL_BYTES = 1 << 17  # Linux gives a unix socket 208 KiB, and counts more than the bytes
 SURE_S = 60.0
