@@ -54,6 +54,7 @@ class Record:
             os.close(fd)
 
     def discard(self) -> None:
+        """Remove the draft; a published record stays."""
         with suppress(OSError):
             os.unlink(self.draft)
 

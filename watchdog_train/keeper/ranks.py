@@ -91,6 +91,7 @@ class RankStreams:
                     os.close(fd)
 
     def end(self) -> None:
+        """No more output comes: the writer exits after what it still holds."""
         with self.changed:
             self.ended = True
             self.changed.notify()

@@ -188,6 +188,7 @@ class Stream:
             self.changed.notify()
 
     def end(self) -> None:
+        """No more output comes: the writer exits after what it still holds."""
         with self.changed:
             self.ended = True
             self.changed.notify()

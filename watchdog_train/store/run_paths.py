@@ -1,6 +1,6 @@
 """Paths of the files of a run, the runs of a place, and how a run differs from a copy of it.
 
-Makes no file but identity.json, and does not interpret the others.
+Makes no file but identity.json, and reads no events or settings.
 """
 
 from __future__ import annotations
