@@ -182,7 +182,7 @@ class Chains:
         )
 
     def _is_away(self, at: int) -> bool:
-        """It was read, and is in nothing that may be a wait for other ranks."""
+        """Ended, or read and in nothing that may be a wait for other ranks."""
         doing = self.nodes[at].doing
         if isinstance(doing, (x.CollectiveWait, *_HIDING)):
             return False

@@ -92,7 +92,7 @@ class Grounds:
 
     @property
     def dead_holder(self) -> bool:
-        """The root waits for a lock file whose owner has exited, or for an unowned build."""
+        """The root waits for a lock file whose owner has exited, or whose build no process runs."""
         if not any(isinstance(one, w.FileLockWait) and not one.holders for one in self.roots):
             return False
         alive = [lock.owner_alive for lock in self.evidence.locks]
