@@ -132,6 +132,7 @@ class Observation(Told, dict=True):
     verdict: Verdict
     request: Request | None = None
     running: frozenset[TaskName] = frozenset()
+    """Tasks that run for all machines together."""
     survey: Survey | None = None
     joint: JointAnswer | None = None
     kept: KeepAnswer | None = None

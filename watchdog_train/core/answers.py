@@ -59,10 +59,11 @@ def drop_stale(observation: Observation, state: State, _policy: Policy) -> Actio
 
 
 def bring_home(observation: Observation, state: State, policy: Policy) -> Action | None:
-    """Collect evidence on this machine, then on others; start again what an adoption lost.
+    """Record arrived evidence of a collection, and request what is missing or an adoption lost.
 
-    The first machines show what happened; the others are asked after them. At the time limit of
-    a bundle missing evidence no longer delays anything; it is kept when it arrives.
+    The first ASKED_FIRST machines show what happened; the others are asked after them. Evidence
+    of the others that is missing at the time limit of a bundle delays nothing; it is kept when it
+    arrives.
     """
     stall = next((each for each in state.stalls if each.collecting), None)
     if stall is None:

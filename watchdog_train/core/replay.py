@@ -64,6 +64,7 @@ class Replay:
         self._attempt = 0
 
     def begin(self) -> None:
+        """The next samples belong to a new attempt, or to another supervisor."""
         self._track = None
 
     def judge(self, sample: Sample) -> Verdict:

@@ -75,7 +75,7 @@ def advance(
 
 
 def own_draw(draws: tuple[float, ...], limits: DeviceWaits) -> float | None:
-    """Power of the job's own steps; None: too few were seen."""
+    """Share of the power limits that the job's own steps draw; None: too few were seen."""
     return statistics.median(draws) if len(draws) >= limits.draws else None
 
 

@@ -50,7 +50,7 @@ def has_failed(end: RankEnd) -> bool | None:
 
 
 def unanswered(ends: Iterable[RankEnd]) -> RankEnd | None:
-    """The failure behind an exit code of 0: of a process that trained, if no other one succeeded.
+    """The failure behind an exit code of 0: of a process that trained, if none succeeded after it.
 
     A shell behind a pipe, or a script that ignores a status, exits with 0. A process whose exit
     was not seen may have succeeded. If no process has made a step, all of them count.

@@ -140,7 +140,7 @@ def _compared(facts: list[CollectiveFact]) -> Comparison:
 def pending(facts: Iterable[CollectiveFact], rank: int | None) -> tuple[str | None, int | None]:
     """Operation and number of the collective that a rank began and has not completed.
 
-    None without a record; with several groups, the operation, the number or both are None.
+    Both None without a record; with several groups the number, or both, are None.
     """
     own = {
         (fact.op.lower(), fact.seq)

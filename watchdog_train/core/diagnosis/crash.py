@@ -147,7 +147,7 @@ def _printed_by(evidence: Evidence, fact: ExceptionFact | None) -> RankEnd | Non
 
 
 def _vanished(evidence: Evidence, fact: ExceptionFact | None, end: RankEnd) -> RankEnd | None:
-    """The helper killed before the rank failed, or named by the rank's exception."""
+    """The helper killed before the rank failed; at any time if the exception blames a helper."""
     helpers = (
         p.ended.end for p in evidence.processes if p.ended is not None and p.ended.end.helper
     )

@@ -93,7 +93,7 @@ class ProcessEvidence(Value):
     """Which tool gave the stacks; None: there are no stacks."""
     why_not: str | None = None
     milestones: tuple[Milestone, ...] = ()
-    """Its progress through startup, in its own names."""
+    """What it reported: places of its startup, marks of the script, its exit."""
     milestones_at: float | None = None
     """The monotonic clock when they were read."""
     changed: bool | None = None

@@ -224,6 +224,7 @@ def own_frames(frames: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def is_forked(frames: Sequence[Frame]) -> bool | None:
+    """Whether fork started the process; None: its stack does not show it."""
     for frame in frames:
         if frame_matches(_SPAWN, frame):
             return False

@@ -79,7 +79,7 @@ class Progress(Event):
 
 
 class Milestones(Event):
-    """The startup milestones of the ranks: at the first step, at a stall and at the end."""
+    """Milestones of the ranks (startup, marks): at the first step, at a stall and at the end."""
 
     ranks: tuple[RankPlaces, ...]
     """At most 32; times are of the monotonic clock, as `mono`."""

@@ -81,6 +81,7 @@ class StallRecord(Value):
     """Machines where the last sample found a process that waits for no other rank."""
     silent_at: SilentAt | None = None
     places: tuple[RankPlaces, ...] = ()
+    """Milestones when it was declared."""
     places_mono: float = 0.0
     dir: str | None = None
     collecting: bool = False

@@ -201,6 +201,7 @@ class Because(Value):
     who: Who | None = None
     values: dict[str, str] = msgspec.field(default_factory=dict)
     link: str | None = None
+    """The public thread or source from which it is known."""
 
 
 RemedyGround = Literal[

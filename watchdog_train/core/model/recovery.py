@@ -145,6 +145,7 @@ class KeptCopy(Value):
     """Unix seconds of the file that was copied."""
     seconds: float = 0.0
     attempt: int = 0
+    """The attempt that wrote the checkpoint."""
 
 
 class KeepAnswer(KeptCopy):

@@ -68,6 +68,7 @@ class PipeWait(_Wait, tag="pipe"):
 
     call: Literal["read", "write"]
     path: str | None = None
+    """Of a unix socket with a name."""
     listens: bool = False
     """A server that waits for a connection, not for a reply."""
     others: Refs = ()

@@ -36,6 +36,7 @@ class Pace(Value):
     counts: tuple[int, int | None] = (0, None)
     """Identity of the counter: which call of train() or fit(), and the step it resumed at."""
     even: bool = False
+    """It has been steady once."""
     phase: Phase = "unknown"
 
 

@@ -42,7 +42,7 @@ that alone, and another one tomorrow."""
 EARLIEST = 0.7
 """A place with this share of the complete delay is its origin."""
 HARDLY = 0.05
-"""Share of samples: too few to know how often it gets a CPU."""
+"""Share of samples in state R; below it too few to know how often it gets a CPU."""
 ALIKE = 1.5
 """Between shares of the time in line: a process that wants a CPU more often waits more often."""
 LONGEST_POLL_S = 30.0

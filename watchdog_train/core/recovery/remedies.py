@@ -37,7 +37,7 @@ class RemedySpec(Value):
     for_trials: bool = False
     """It leaves most of the training out: only by its own id, never by its kind."""
     counts_attempts: bool = False
-    """Each attempt goes one step further: its entry has the number of the attempt (`times`)."""
+    """Each attempt with it goes one step further: its entry counts these attempts (`times`)."""
     evidence_only: bool = False
     """It repairs nothing and slows training: for the next attempt alone."""
     precondition: str = ""

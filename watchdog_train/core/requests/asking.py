@@ -36,7 +36,7 @@ AHEAD_STEPS_OF_SEVERAL = 14
 
 
 def ask_save(observation: Observation, by: str) -> AskSave:
-    """A request to save; the answer includes whether a hook listens."""
+    """A request to save, with whether a hook can take it."""
     return AskSave(can_be_asked=_can_save(observation.sample), by=by)
 
 
@@ -123,7 +123,7 @@ def stop(observation: Observation, state: State, policy: Policy) -> Action | Non
 
 
 def ask_until(observation: Observation, state: State, policy: Policy) -> float:
-    """How long a training asked to stop may take; later while it approaches its answer.
+    """Monotonic moment until which a training asked to stop may take; later while it cannot answer.
 
     A request is read at the end of a step. A long step, an evaluation or a save cannot answer, and
     a signal would cost the work that the request was to save.

@@ -119,7 +119,7 @@ class Found(Value):
 def find(argv: Sequence[str]) -> Found | None:
     """The launcher that a command starts, also behind `uv run`, `env` or `bash -c`.
 
-    Of several in one shell command all options count: the settings of one are settled.
+    Of several in one shell command all options count: what one of them sets counts as set.
     """
     found = _launchers(tuple(argv[:_MOST_WORDS]), _SHELL_DEPTH)
     if not found:

@@ -17,7 +17,7 @@ AUTO, SLURM = "auto", "slurm"
 
 
 class NodeError(ValueError):
-    """The number of this node is unknown; `hint` names a setting for it."""
+    """It is unknown or contradictory which node this is; `hint` names what would settle it."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
