@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,11 @@ from tests.support import (
     CompletedRun,
     RunningWtrain,
     bin_path,
+    of_type,
     program_command,
+    read_log,
+    run_command,
+    run_directories,
     run_wtrain,
     sentence,
     signals_of,
@@ -63,6 +69,34 @@ def test_sigterm(tmp_path: Path) -> None:
     run = running.result(60).check(77)
     assert_tree_is_gone(run)
     assert run.only("run_finished")["outcome"] == "stopped"
+
+
+BEFORE_THE_LOOP = """
+import os, signal
+from watchdog_train.cli.main import main
+from watchdog_train.supervisor import setup
+opened = setup.EventLog.open
+def ended_here(*args, **more):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return opened(*args, **more)
+setup.EventLog.open = ended_here
+main()
+"""
+
+
+def test_a_signal_before_the_loop_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
+    """The private directories of a run exist before its loop: it has to be there to remove them."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    run_command(
+        [sys.executable, "-c", BEFORE_THE_LOOP, "run", "--", "sleep", "60"],
+        cwd=tmp_path,
+        code=77,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)},
+    )
+    (run_dir,) = run_directories(tmp_path)
+    assert of_type(read_log(run_dir), "run_finished")[0]["outcome"] == "stopped"
+    assert [path for path in runtime.glob("*/*") if path.is_dir()] == []
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("--now",), marks=pytest.mark.slow)])

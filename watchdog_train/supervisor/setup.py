@@ -144,13 +144,17 @@ class RunSession:
         self.system = system = current()
         self._lock = lock if lock is not None else take_lock(directory, system)
         self.task = task
+        ignore_hup = hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        # Before the first private directory: a signal that ended us now would leave it behind.
+        signals = SignalQueue()
+        signals.install()
         try:
             slot_dir = self._slot_dir(None if new_slots else state)
             spill_dir = private_runtime_directory("spill", directory.run_id, make=True)
             staging = private_runtime_directory("staging", directory.run_id, make=True)
             system.become_subreaper()
             log = EventLog.open(directory.events, spill_dir=spill_dir)
-            signals, display = SignalQueue(), Display()
+            display = Display()
             display.on_room(signals.wake)
             if opening is not None:
                 display.say(opening)
@@ -174,8 +178,7 @@ class RunSession:
                 display=display,
                 environment=dict(environment),
                 foreground=foreground,
-                ignore_hup=hasattr(signal, "SIGHUP")
-                and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+                ignore_hup=ignore_hup,
                 oom_kills_before=oom_kills(),
                 link=link,
             )
@@ -183,6 +186,7 @@ class RunSession:
             if on_launched is not None:
                 self.supervisor.on_launched = lambda: on_launched(self)
         except BaseException:
+            signals.restore()
             self._lock.release()
             raise
 
@@ -307,11 +311,10 @@ class RunSession:
         return path
 
     def run(self) -> None:
-        """The loop, with our signal handlers.
+        """The loop; a signal that came before it is its first.
 
         Our own exception is recorded and raised; training lives on under its keeper.
         """
-        self.context.signals.install()
         gc.freeze()  # what is imported stays
         gc.set_threshold(700, 10, 10)
         try:

@@ -21,7 +21,7 @@ _HANDLED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIG
 
 
 class SignalQueue:
-    """Installed during a loop; `wakeup_fd` becomes readable when a signal arrived."""
+    """Installed while a session holds a run; `wakeup_fd` becomes readable when a signal arrived."""
 
     def __init__(self) -> None:
         self._pending: deque[int] = deque(maxlen=64)
