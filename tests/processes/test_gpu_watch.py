@@ -210,3 +210,16 @@ def test_no_gpu_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system_gpu.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(system_gpu, "_DEVICE_FILES", ("/dev/null",))
     assert not system_gpu.is_asked()
+
+
+def test_bytes_of_infiniband_are_the_sum_over_all_ports(tmp_path: Path) -> None:
+    """In words of 4 bytes, as the kernel counts them; unknown where one port cannot be read."""
+    assert system_gpu.rdma_bytes(str(tmp_path)) == 0
+    for port, words in (("mlx5_0/ports/1", 10), ("mlx5_1/ports/1", 20)):
+        counters = tmp_path / port / "counters"
+        counters.mkdir(parents=True)
+        (counters / "port_xmit_data").write_text(f"{words}\n")
+        (counters / "port_rcv_data").write_text("5\n")
+    assert system_gpu.rdma_bytes(str(tmp_path)) == 4 * 40
+    (counters / "port_rcv_data").unlink()
+    assert system_gpu.rdma_bytes(str(tmp_path)) is None

@@ -169,7 +169,7 @@ class Looker:
 def rdma_bytes(folder: str = _RDMA) -> int | None:
     """Sent and received over all InfiniBand ports (words of 4 bytes); None if one is unreadable."""
     ports = Path(folder).glob("*/ports/*")
-    names = ("counters/port_xmit_data", "counters/port_rcv_data")
+    names = ("port_xmit_data", "port_rcv_data")
     try:
         return 4 * sum(
             int((port / "counters" / name).read_text()) for port in ports for name in names
