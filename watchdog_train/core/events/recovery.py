@@ -67,7 +67,7 @@ class PlanMade(Event):
 
 
 class GivenUp(Event):
-    """No further attempt: no fallback or no restart is left."""
+    """No further attempt is made; `why` has the reason."""
 
     why: Why
     exit_code: int
@@ -75,7 +75,7 @@ class GivenUp(Event):
     offers: tuple[str, ...] = ()
     """Remedies that the diagnosis names and that are not allowed."""
     guilty: tuple[GuiltyNode, ...] = ()
-    """Machines with which the fault may lie; see core.job.guilty."""
+    """Machines with which the fault may lie; see core.job.machines."""
 
 
 class BackingOff(Event):

@@ -73,7 +73,7 @@ class RunFinished(Event):
     warning: Why | None
     why: Why
     guilty: tuple[GuiltyNode, ...] = ()
-    """Machines with which the fault may lie; only with exit code 75. See core.job.guilty."""
+    """Machines with which the fault may lie; only with exit code 75. See core.job.machines."""
 
 
 class TaskJoined(Event):

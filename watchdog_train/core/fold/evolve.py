@@ -231,7 +231,7 @@ def _defaults(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 POSTPONED_S = 1.0
-"""Seconds until a postponed launch, one for which something was missing, is tried again."""
+"""Seconds until a postponed launch is tried again."""
 
 
 def _launching(state: State, event: e.AttemptLaunching) -> State:

@@ -168,7 +168,8 @@ class Standstill(Value):
     own: Place | None = None
     """The innermost frame of the user's own code."""
     at: Place | None = None
-    """The innermost frame that is no pure wait, if it is a library's."""
+    """The library function that `own` called; without `own` the innermost frame that is no wrapper.
+    Of an exception: where it was raised."""
     thread: str | None = None
     """The thread, if not the main one."""
     since_s: float | None = None
@@ -292,7 +293,7 @@ class Explanation(Value):
 PatienceRow = Literal[
     "proven",  # nothing can end the wait, seen in two samples
     "dead-holder",  # a lock file whose owner, of this machine, is dead
-    "releaser-died",  # the thread that should end it died of an exception; no other works
+    "releaser-died",  # the thread that should end it died of an exception; nothing else is at work
     "nobody-left",  # all possible releasers are idle, or all ranks are in one collective
     "fifo",  # a FIFO whose other end no process has open, in training or a save
     "unknown",  # what it waits for is not known; and what a false alarm would cost

@@ -114,7 +114,7 @@ def row_of(crash: Crash) -> Row:
 
 
 def most_repeats(crash: Crash) -> int | None:
-    """The number of repetitions after which the table allows one more unchanged attempt.
+    """The most repetitions with which the table still allows one more unchanged attempt; -1: none.
 
     None: the limits of a plan without progress decide.
     """
