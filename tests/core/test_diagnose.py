@@ -15,6 +15,7 @@ from watchdog_train.core.model import ExitStatus
 from watchdog_train.core.model.explanation import Silence
 from watchdog_train.core.model.waits import Wait
 from watchdog_train.core.policy import WaitLimits
+from watchdog_train.evidence.inputs import read_inputs
 from watchdog_train.explain.cause import OBJECTS, SIGNALS, Family, proven
 from watchdog_train.explain.chains import Chains
 from watchdog_train.explain.families import ORDER, known_families
@@ -270,6 +271,24 @@ def test_what_cannot_be_judged_is_refused_in_words(tmp_path, capsys, content, re
     words = capsys.readouterr().err
     assert reference in words
     assert "Traceback" not in words
+
+
+TIMED_OUT = "[rank0]: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12)"
+
+
+@pytest.mark.parametrize(
+    ("raised", "family"),
+    [
+        ("KeyError: 'labels'", None),
+        ("torch.distributed.DistBackendError: " + TIMED_OUT[9:], "nccl-timeout-unattributed"),
+    ],
+)
+def test_a_timeout_that_others_print_is_not_the_cause_of_an_exception(tmp_path, raised, family):
+    """What one rank raised comes first; the timeout of another rank is its consequence."""
+    path = tmp_path / "train.log"
+    trace = f'Traceback (most recent call last):\n  File "/a/train.py", line 4, in f\n{raised}'
+    path.write_text("\n".join([TIMED_OUT, *(f"[rank1]: {line}" for line in trace.splitlines())]))
+    assert judge(read_inputs([str(path)]).evidence).family == family
 
 
 def test_where_no_stack_could_be_taken_the_reason_is_the_answer():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -156,10 +157,18 @@ def _may_explain(one: _Candidate, root: x.Standstill | None) -> bool:
 
 
 def _says_it(line: str, scene: Scene) -> bool:
-    """Whether a line may be of the exception that ended the root, if one did."""
+    """Whether a line may be of the exception that came first, if one did."""
     root = scene.observed.root
-    raised = root.doing.raised if root is not None and isinstance(root.doing, x.End) else None
-    return raised is None or raised.message[:_TOLD] in line
+    if root is not None:
+        raised = root.doing.raised if isinstance(root.doing, x.End) else None
+        return raised is None or raised.message[:_TOLD] in line
+    first = next(iter(scene.evidence.exceptions), None) if scene.why == "crash" else None
+    if first is None or first.message[:_TOLD] in line:
+        return True
+    # Libraries of collectives raise in other words than they log: either is a symptom.
+    text = f"{first.type}: {first.message}"
+    symptoms = {one.id for one in known_families() if one.symptom}
+    return any(row.family in symptoms and re.search(row.pattern, text) for row in MESSAGES)
 
 
 def _culprit(one: _Candidate) -> int | None:
