@@ -55,7 +55,8 @@ def in_background(supervise: Supervise) -> Report:
     launched yet.
     """
     refuse_to_detach()
-    assert sys.platform != "win32"  # noqa: S101 - it was refused
+    if sys.platform == "win32":
+        raise AssertionError("refuse_to_detach() has refused")
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -85,7 +86,8 @@ def _wait_for_report(read_fd: int) -> Report:
 
 
 def _become_daemon(supervise: Supervise, write_fd: int) -> NoReturn:
-    assert sys.platform != "win32"  # noqa: S101 - it was refused
+    if sys.platform == "win32":
+        raise AssertionError("refuse_to_detach() has refused")
     os.setsid()
     if os.fork() != 0:
         os._exit(0)
