@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core import builders as b
@@ -216,6 +216,7 @@ LINE = st.fixed_dictionaries(
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(LINE, max_size=6), st.binary(max_size=60))
+@example([{"t": 1, "ranks": [[0, 0, 0, "R", "train", 0, [0] * 8, 0, 0, 0, 0, 1e299]]}], b"")
 def test_any_line_is_judged_or_left_out(lines: list[dict[str, Any]], junk: bytes) -> None:
     """Nothing that anybody can write makes a replay fail."""
     judged([junk, *(json.dumps(each).encode() for each in lines)])

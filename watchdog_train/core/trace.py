@@ -33,6 +33,8 @@ MOST_ALIKE = 65_536
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+"""Seconds; bounded, so that nanoseconds of it are still a finite number."""
 Words = Annotated[tuple[Count, ...], msgspec.Meta(min_length=8, max_length=8)]
 Group = tuple[Role, str | None, Annotated[int, msgspec.Meta(ge=0, le=MOST_ALIKE)]]
 
@@ -53,12 +55,12 @@ class TraceRank(msgspec.Struct, array_like=True, frozen=True, gc=False):
     total_steps: int | None
     saves_ended: int
     milestone: int
-    expect_until_s: float
+    expect_until_s: Moment
     """End of a silence announced by the script, by the clock of `t`; 0: none."""
 
 
 class TraceLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    t: float
+    t: Moment
     """Seconds since the run began."""
     begins: int = 0
     """Attempt that begins here, or is adopted by another supervisor; 0: it continues."""
