@@ -10,6 +10,7 @@ from chaos_journal import Journal, Trouble, idle_if_asked
 idle_if_asked()
 
 import torch  # noqa: E402
+from line import Line  # noqa: E402
 from torch.utils.data import Dataset  # noqa: E402
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
@@ -23,16 +24,6 @@ class Rows(Dataset):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         x = torch.randn(8, generator=torch.Generator().manual_seed(index))
         return {"x": x, "labels": x.sum(0, keepdim=True)}
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(8, 1)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        out = self.layer(x)
-        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
 
 
 class Notes(TrainerCallback):
@@ -66,7 +57,7 @@ def main() -> None:
     torch.manual_seed(0)
     journal = Journal()
     trainer = Trainer(
-        Model(),
+        Line(8),
         TrainingArguments(
             "checkpoints",
             max_steps=args.steps,

@@ -25,9 +25,9 @@ class Ones(Dataset):
 
 
 class Line(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 4) -> None:
         super().__init__()
-        self.line = torch.nn.Linear(4, 1)
+        self.line = torch.nn.Linear(width, 1)
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
         out = self.line(x)

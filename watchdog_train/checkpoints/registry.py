@@ -52,7 +52,7 @@ OURS = Formats({item.name: item for item in _OURS}, [])
 
 
 def all_formats() -> Formats:
-    """Wtrain's own, and those of installed packages. Only the process of a scan loads these."""
+    """The formats of wtrain and of installed packages. Only the process of a scan loads these."""
     plugins = Plugins(GROUP, "checkpoint formats")
     known = dict(OURS.by_name)
     for package, _, item in plugins.load():

@@ -47,9 +47,8 @@ def recorded(format_name, original, position, name):
         if _thread.get_ident() not in _outer:
             try:
                 _record_target(target, format_name, counters)
-            except (
-                BaseException
-            ):  # of a signal handler of the script: the save is made all the same
+            except BaseException:
+                # Of a signal handler of the script, or Ctrl-C: the save has ended all the same.
                 _record_target(target, format_name, counters)
                 raise
         return result

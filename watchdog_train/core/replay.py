@@ -148,11 +148,7 @@ def unseen(patience: Patience) -> EvidenceResult:
 
 def launched(number: int, at: float) -> AttemptRecord:
     """A running attempt of which only the start is known."""
-    plan = Plan(
-        attempt=number,
-        why=Why("first-attempt"),
-        argv=(),
-    )
+    plan = Plan(attempt=number, why=Why("first-attempt"), argv=())
     return AttemptRecord(
         attempt=number, plan=plan, token="", launching_mono=at, trees=(Tree(launched=True),)
     )

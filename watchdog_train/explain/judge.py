@@ -16,7 +16,7 @@ from watchdog_train.core.diagnosis.log_search import Hit
 from watchdog_train.core.diagnosis.stacks import deciding_frame
 from watchdog_train.core.model import DiagnosisKind, Value, signal_name
 from watchdog_train.core.model import explanation as x
-from watchdog_train.explain.cause import ANY, OBJECTS, SIGNALS, Cause, Family
+from watchdog_train.explain.cause import ANY, OBJECTS, REGISTERED, SIGNALS, Cause, Family
 from watchdog_train.explain.chains import Chains, has_failed_end
 from watchdog_train.explain.explanation import explain, told_end
 from watchdog_train.explain.families import known_families
@@ -166,9 +166,8 @@ def _says_it(line: str, scene: Scene) -> bool:
     if first is None or first.message[:_TOLD] in line:
         return True
     # Libraries of collectives raise in other words than they log: either is a symptom.
-    text = f"{first.type}: {first.message}"
-    symptoms = {one.id for one in known_families() if one.symptom}
-    return any(row.family in symptoms and re.search(row.pattern, text) for row in MESSAGES)
+    rows = (row for row in MESSAGES if REGISTERED[row.family].symptom)
+    return any(re.search(row.pattern, first.text) for row in rows)
 
 
 def _culprit(one: _Candidate) -> int | None:
